@@ -1,4 +1,4 @@
-// List and sample page together, kept in step with the address.
+// Shows the list or one sample, as the address says, and keeps the address up to date.
 
 import { h, show } from "./dom";
 import { Explorer } from "./explorer";
@@ -7,8 +7,8 @@ import { isOurs, NOWHERE, read, readList, write, writeList, type Place } from ".
 import { SampleList } from "./samples";
 import type { Catalogue, Query, Row, Source } from "./types";
 
-/** Browsers refuse to change the address too often: so many times at once, then once per so many milliseconds. */
-const AT_ONCE = 20;
+/** Browsers limit how often the address may change: a burst of changes, then one per PAUSE milliseconds. */
+const BURST = 20;
 const PAUSE = 250;
 
 export class App {
@@ -16,13 +16,16 @@ export class App {
   private explorer: Explorer | null = null;
   private list: SampleList | null = null;
   private opened = 0;
-  private credit = AT_ONCE;
+  private credit = BURST;
   private noted = 0;
   private waiting = 0;
   private readonly title = document.title;
+  private readonly page = h("div", { class: "sample-page", hidden: true });
   private readonly listBox = h("div", { class: "list" });
   private readonly sampleBox = h("div", { class: "sample" });
   private readonly back = h("button", { type: "button", class: "back", click: () => this.leave() }, "← All samples");
+  private near: Row[] = [];
+  private readonly turns = new Map(([[-1, "← Previous"], [1, "Next →"]] as const).map(([by, text]) => [by, h("button", { type: "button", class: "back", click: () => this.openRow(this.neighbour(by)!, true) }, text)]));
   private readonly trouble = h("p", { class: "trouble", role: "alert" });
 
   constructor(
@@ -30,7 +33,8 @@ export class App {
     private readonly source: Source,
     private readonly catalogue: Catalogue,
   ) {
-    show(root, this.trouble, this.listBox, h("div", { class: "sample-page", hidden: true }, this.back, this.sampleBox));
+    show(this.page, h("nav", { class: "turns", "aria-label": "Samples" }, this.back, ...this.turns.values()), this.sampleBox);
+    show(root, this.trouble, this.listBox, this.page);
     window.addEventListener("hashchange", () => isOurs(location.hash) && void this.follow());
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.explorer && !(event.target as Element).closest("select, input[type=search]")) this.leave();
@@ -38,13 +42,13 @@ export class App {
     void this.follow();
   }
 
-  /** Show what the address names; ``turned`` where a reader came here from the list. */
-  private async follow(turned = false): Promise<boolean> {
+  /** Show the sample or the list that the address names; ``turned``: the reader came from the list. */
+  private async follow(turned = false): Promise<void> {
     const wanted = read(location.hash);
     show(this.trouble);
     if (wanted.sample === null) {
       this.showList();
-      return false;
+      return;
     }
     const mine = ++this.opened;
     if (!this.explorer) {
@@ -53,7 +57,7 @@ export class App {
     }
     try {
       const sample = await this.source.sample(wanted.run, wanted.sample);
-      if (mine !== this.opened) return false;
+      if (mine !== this.opened) return;
       this.explorer?.close();
       this.place = wanted;
       this.view("sample");
@@ -62,18 +66,26 @@ export class App {
       this.explorer = new Explorer(this.sampleBox, sample, wanted, moved, this.source.film?.bind(this.source));
       if (turned) this.sampleBox.querySelector<HTMLElement>("h2")?.focus({ preventScroll: true });
       this.back.scrollIntoView({ block: "start" });
-      return true;
+      this.near = this.near.some((row) => row.sample_id === wanted.sample) ? this.near : (await this.source.list({ ...readList(""), run: wanted.run })).rows;
+      for (const [by, button] of this.turns) button.disabled = !this.neighbour(by);
     } catch (error) {
-      if (mine !== this.opened) return false;
+      if (mine !== this.opened) return;
       show(this.trouble, error instanceof Error ? error.message : String(error));
       this.showList();
-      return false;
     }
+  }
+
+  /** The first row of another sample before (−1) or after (1) the open one, as the list was sorted. */
+  private neighbour(by: 1 | -1): Row | undefined {
+    const same = (row: Row) => row.sample_id === this.place.sample && (!this.place.run || row.run === this.place.run);
+    const rows = by > 0 ? this.near : [...this.near].reverse();
+    const seen = rows.findIndex(same);
+    return seen < 0 ? undefined : rows.slice(seen).find((row) => !same(row));
   }
 
   private view(which: "list" | "sample"): void {
     this.listBox.hidden = which !== "list";
-    this.back.parentElement!.hidden = which !== "sample";
+    this.page.hidden = which !== "sample";
   }
 
   private showList(): void {
@@ -84,9 +96,9 @@ export class App {
     document.title = this.title;
     this.view("list");
     const query = readList(location.hash);
-    if (this.list) this.list.ask(query);
+    if (this.list) this.list.open(query);
     else {
-      const on = { open: (row: Row) => this.openRow(row), lead: (lead: Lead) => void this.openLead(lead), asked: (asked: Query) => this.write(writeList(asked)) };
+      const on = { open: (row: Row) => this.openRow(row), lead: (lead: Lead) => void this.openLead(lead), changed: (query: Query) => this.write(writeList(query)) };
       this.list = new SampleList(this.listBox, this.source, this.catalogue, query, on);
     }
   }
@@ -99,19 +111,22 @@ export class App {
     this.list?.focus(from);
   }
 
-  private openRow(row: Row): void {
-    this.turn(write({ ...NOWHERE, colour: this.place.colour, sample: row.sample_id, run: row.run, a: row.id }));
+  /** Open a row's sample; ``keep``: with the orders that are open now. */
+  private openRow(row: Row, keep = false): void {
+    this.near = this.list?.rows.includes(row) ? this.list.rows : this.near;
+    const orders = keep ? this.explorer!.orders : { a: row.id };
+    this.turn(write({ ...NOWHERE, colour: this.place.colour, sample: row.sample_id, run: row.run, ...orders }));
     void this.follow(true);
   }
 
-  /** Open the two traces that show it, and replay them where motion is welcome. */
+  /** Open the two traces of a lead. */
   private async openLead(lead: Lead): Promise<void> {
     const { row } = lead;
     try {
-      const [a, b] = lead.pair(await this.source.sample(row.run, row.sample_id));
-      const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
-      this.turn(write({ ...NOWHERE, sample: row.sample_id, run: row.run, a, b, pass: still ? null : 0 }));
-      if ((await this.follow(true)) && !still) this.explorer?.play();
+      const sample = await this.source.sample(row.run, row.sample_id);
+      const [a, b] = lead.pair(sample);
+      this.turn(write({ ...NOWHERE, sample: row.sample_id, run: row.run, a, b, pass: lead.pass?.(sample) ?? null }));
+      await this.follow(true);
     } catch (error) {
       show(this.trouble, error instanceof Error ? error.message : String(error));
     }
@@ -128,7 +143,7 @@ export class App {
     this.place = place;
     window.clearTimeout(this.waiting);
     const now = Date.now();
-    this.credit = Math.min(AT_ONCE, this.credit + (now - this.noted) / PAUSE);
+    this.credit = Math.min(BURST, this.credit + (now - this.noted) / PAUSE);
     this.noted = now;
     if (this.credit >= 1) {
       this.credit--;

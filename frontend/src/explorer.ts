@@ -1,7 +1,7 @@
-// The page of one sample: choose one trace or two, replay them, look at tokens and plots together.
+// The page of one sample: choose one or two traces, replay them, and see their tokens and plots.
 
 import { h, show } from "./dom";
-import { copyButton, save, say } from "./keep";
+import { copyButton, save, say } from "./buttons";
 import { write, type Place } from "./link";
 import { fixed } from "./numbers";
 import { Panel } from "./panel";
@@ -11,10 +11,10 @@ import { tokenFacts } from "./token_facts";
 import type { Divergence, Sample } from "./types";
 
 const KEYS: [string, string][] = [
-  ["← →", "one pass back or on"],
+  ["← →", "one pass back or forward"],
   ["Home End", "empty canvas, finished text"],
-  ["Space", "play or pause"],
-  ["B", "next bottleneck step"],
+  ["Space", "play; any key pauses"],
+  ["B", "next step with q < ½"],
   ["D", "first difference of the two"],
   ["C", "next colour"],
   ["Esc", "all samples"],
@@ -29,7 +29,7 @@ export class Explorer {
   private difference: Divergence | null = null;
   private chosen: number | null = null;
   private width = 0;
-  // plots are drawn in pixels, so that their letters keep their size: a new width takes a new drawing
+  // plots are drawn in pixels so that letters keep their size; a new width needs a new drawing
   private readonly resized = new ResizeObserver(() => {
     if (Math.abs(this.root.clientWidth - this.width) > 24) this.compose();
   });
@@ -56,13 +56,15 @@ export class Explorer {
     private readonly film?: Film,
   ) {
     this.place = { ...place, a: this.named(place.a) ?? sample.traces[0]?.id ?? "", b: this.named(place.b) ?? "" };
-    show(root, this.given(), this.controls(), this.player(), this.detail, this.differing, this.body, this.legend, shortcuts());
+    const lost = [place.a, place.b].filter((name) => name && this.named(name) === undefined);
+    const said = lost.map((name) => h("p", { class: "trouble", role: "alert" }, `This sample has no order '${name}'; it has ${sample.traces.map((trace) => trace.label).join("; ")}.`));
+    show(root, this.given(), ...said, this.controls(), this.player(), this.detail, this.differing, this.body, this.legend, shortcuts());
     document.addEventListener("keydown", this.keys);
     this.compose();
     this.resized.observe(root);
   }
 
-  /** Stop the clock and the keys; the caller replaces what is on the page. */
+  /** Stop the timer and the key handler; the caller replaces the page. */
   close(): void {
     this.stop();
     this.resized.disconnect();
@@ -74,6 +76,12 @@ export class Explorer {
     const { traces } = this.sample;
     const found = traces.find((trace) => trace.id === name) ?? traces.find((trace) => [trace.label, trace.key.order].includes(name));
     return found?.id;
+  }
+
+  /** The orders that are shown, as names that fit other samples too. */
+  get orders(): Pick<Place, "a" | "b"> {
+    const label = (id: string): string => this.sample.traces.find((trace) => trace.id === id)?.label ?? "";
+    return { a: label(this.place.a), b: label(this.place.b) };
   }
 
   private get passes(): number {
@@ -91,7 +99,7 @@ export class Explorer {
       { class: "sample-head" },
       h("h2", { dir: "auto", tabindex: -1 }, name),
       prompt !== null && h("details", { class: "prompt", open: prompt.length < 400 }, h("summary", {}, "Prompt"), h("p", { dir: "auto" }, prompt)),
-      suffix !== null && h("details", { class: "prompt" }, h("summary", {}, "Given text behind it"), h("p", { dir: "auto" }, suffix)),
+      suffix !== null && h("details", { class: "prompt" }, h("summary", {}, "Given text after it"), h("p", { dir: "auto" }, suffix)),
     );
   }
 
@@ -141,7 +149,7 @@ export class Explorer {
       go("|◀", "Empty canvas", () => 0),
       go("◀", "One pass back", () => this.done - 1),
       this.playButton,
-      go("▶", "One pass on", () => this.done + 1),
+      go("▶", "One pass forward", () => this.done + 1),
       go("▶|", "Finished text", () => this.passes),
       this.slider,
       this.count,
@@ -149,7 +157,7 @@ export class Explorer {
   }
 
   private filmButton(film: Film): HTMLElement {
-    const button = h("button", { type: "button", title: "What is shown, as an animated picture (SVG) for a slide, a chat or a README" }, "Save film");
+    const button = h("button", { type: "button", title: "Save the traces on this page as an animated picture (SVG)" }, "Save film");
     button.addEventListener("click", async () => {
       try {
         const shown = this.panels.map((panel) => panel.trace.id);
@@ -203,8 +211,8 @@ export class Explorer {
     }
     const path =
       found.forward === null
-        ? "The two agree pass by pass."
-        : h("span", {}, "First difference: ", h("button", { type: "button", class: "link", click: () => this.goTo(found.forward! + 1) }, `pass ${found.forward + 1}`), ". ");
+        ? "Both traces commit the same tokens in every pass. "
+        : h("span", {}, "The paths first differ in ", h("button", { type: "button", class: "link", click: () => this.goTo(found.forward! + 1) }, `pass ${found.forward + 1}`), ". ");
     const first = this.panels[0]?.timeline.positions[0] ?? 0;
     const text =
       found.position === null
@@ -302,6 +310,13 @@ export class Explorer {
   private key(event: KeyboardEvent): void {
     const target = event.target as Element;
     const pressed = event.key.toLowerCase();
+    if (this.timer !== null) {
+      this.toggle();
+      if (pressed === " ") {
+        event.preventDefault();
+        return;
+      }
+    }
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (target.closest("select, textarea, summary, input:not([type=range])")) return;
     if (target.matches("input") && /^(arrow|home|end|page)/.test(pressed)) return; // the slider's own keys
@@ -330,7 +345,7 @@ export class Explorer {
   }
 }
 
-/** Pixels inside a panel: two stand side by side where there is room (the same limit as in page.css). */
+/** Pixels inside a panel; two panels share the width on wide screens (the same limit as in page.css). */
 function panelWidth(available: number, panels: number): number {
   const share = panels > 1 && window.innerWidth > 960 ? (available - 19) / 2 : available;
   return Math.max(280, Math.round(share - 34));
@@ -342,7 +357,7 @@ function states(): HTMLElement[] {
     ["new", "new now"],
     ["earlier", "earlier"],
     ["edited", "replaced"],
-    ["taken-back", "taken back"],
+    ["remasked", "remasked"],
   ];
   return names.map(([state, name]) =>
     h("span", { class: "key" }, h("span", { class: "token", "data-state": state, "aria-hidden": "true" }, h("span", { class: "piece" }, "ab")), name),
@@ -350,7 +365,7 @@ function states(): HTMLElement[] {
 }
 
 function signs(): HTMLElement {
-  return h("span", {}, "number: when it was revealed · ▾ q < ½ · ◆ the texts part · faded: past the requested length");
+  return h("span", {}, "number: step of the reveal · ▾ q < ½ · ◆ the texts differ from here · faded: past the requested length");
 }
 
 function shortcuts(): HTMLElement {

@@ -1,4 +1,4 @@
-// The place a reader is at, as the part of the address behind '#': copied, it leads back there.
+// The reader's place as the part of the address after '#'; a copied address leads back to it.
 
 import { FIRST } from "./query";
 import { COLOURS, type Colour } from "./scales";
@@ -43,7 +43,7 @@ export function read(hash: string): Place {
 const SORTS: Query["sort"][] = ["name", "label", "mean", "var", "gap", "passes", "cascade", "correct", "n"];
 const VERDICTS: Query["correct"][] = ["", "yes", "no", "none"];
 
-/** The filtered list: only what differs from the list as it opens; nothing where nothing does. */
+/** The query of the list, without the values that it has when the page opens. */
 export function writeList(query: Query): string {
   const parts = new URLSearchParams();
   for (const name of ["text", "where", "run", "order", "correct", "cascade", "sort", "descending", "page"] as const) {
@@ -67,12 +67,12 @@ export function readList(hash: string): Query {
     correct: VERDICTS.find((item) => item === text("correct")) ?? "",
     cascade: count("cascade"),
     sort: SORTS.find((item) => item === text("sort")) ?? FIRST.sort,
-    descending: (parts.get("descending") ?? "true") === "true",
+    descending: (parts.get("descending") ?? String(FIRST.descending)) === "true",
     page: count("page"),
   };
 }
 
-/** Whether an address names a place of the explorer; others lead elsewhere on the page. */
+/** Whether an address names a sample or the list; other anchors belong to the page. */
 export function isOurs(hash: string): boolean {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   return parts.size === 0 || parts.has("sample") || parts.has("list");

@@ -1,4 +1,4 @@
-// One trace: facts, tokens, log q, the block's Lorenz curve, the worst steps.
+// One trace: numbers, tokens, log q, the block's Lorenz curve, the least certain steps.
 
 import { h, show } from "./dom";
 import { fixed, NONE, percent, plural, probability } from "./numbers";
@@ -111,14 +111,14 @@ export class Panel {
           h("span", { class: "step" }, `step ${item.step + 1}`),
           h("span", { class: "piece", dir: "auto" }, ...visible(this.piece(item.step))),
           h("span", { class: "q" }, `q = ${probability(item.logq)}`),
-          h("span", { class: "share", title: "share of the whole path's −log q" }, percent(item.share)),
+          h("span", { class: "share", title: "share of the path's −Σ log q" }, percent(item.share)),
         ),
       ),
     );
     const rate = this.trace.stats.bottleneck_rate;
     const total = rate === null || this.trace.stats.n === null ? null : Math.round(rate * this.trace.stats.n);
-    const head = h("h4", {}, "Bottleneck steps", h("small", {}, ` q < ½${total === null ? "" : `: ${total} of ${this.trace.stats.n}`}`));
-    return h("div", { class: "bottlenecks" }, head, rows.length ? h("ol", {}, ...rows) : h("p", { class: "quiet" }, "None: every token was at least as likely as not."));
+    const head = h("h4", {}, "Least certain steps", h("small", {}, ` q < ½${total === null ? "" : `: ${total} of ${this.trace.stats.n}`}`));
+    return h("div", { class: "bottlenecks" }, head, rows.length ? h("ol", {}, ...rows) : h("p", { class: "quiet" }, "None: every token had q ≥ ½."));
   }
 }
 
@@ -145,9 +145,13 @@ function facts(trace: Trace): HTMLElement {
     ["Σ log q", fixed(stats.log_prob, 1), kind ?? "nats"],
     ["passes", String(trace.n_passes), `for ${plural(trace.reveals.position.length, "token")}`],
   ];
+  if (trace.standing) {
+    const { share_below, n_orders, regret } = trace.standing;
+    pairs.push(["among all orders", `above ${percent(share_below)}`, `${(100 * share_below).toFixed(2)} % of ${plural(n_orders, "order")} have a lower log P; ${fixed(regret, 2)} nats below the best`]);
+  }
   const changes = trace.revisions.filter((item) => item.event !== "reveal").length;
-  if (changes) pairs.push(["changes", String(changes), "tokens taken back or replaced"]);
-  if (trace.cascade > 1) pairs.push(["EOS cascade", String(trace.cascade), "consecutive steps that sealed the end from right to left"]);
+  if (changes) pairs.push(["changes", String(changes), "tokens remasked or replaced"]);
+  if (trace.cascade > 1) pairs.push(["EOS cascade", String(trace.cascade), "consecutive steps that reveal EOS from right to left"]);
   if (trace.finish_reason) pairs.push(["ended by", trace.finish_reason, ""]);
   return h(
     "dl",

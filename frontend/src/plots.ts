@@ -1,4 +1,4 @@
-// Drawings in SVG: log q along the path or the text, and how unevenly a block's cost is spread.
+// SVG plots: log q by step or position, and the Lorenz curve of a block.
 
 import { s } from "./dom";
 import { fixed, LOG_HALF } from "./numbers";
@@ -25,14 +25,14 @@ function ticks(lowest: number): number[] {
   return out;
 }
 
-/** Where the axis of log q ends: below every value of the traces that are looked at together, so that they share it. */
+/** The lower end of the log q axis, shared by the traces on one page. */
 export function lowestOf(traces: Trace[]): number {
   let lowest = -1;
   for (const { reveals } of traces) for (const value of reveals.logq) lowest = Math.min(lowest, value ?? 0);
   return lowest * 1.04;
 }
 
-/** Hanging bars from log q = 0 downwards; steps with q < ½ carry a triangle, so grey print shows them too. */
+/** Bars from log q = 0 downwards; steps with q < ½ have a triangle, which also shows in grey print. */
 export function tracePlot(
   timeline: Timeline,
   axis: Axis,
@@ -128,7 +128,7 @@ export function tracePlot(
   };
 }
 
-/** The Lorenz curve of a block: the share of the cost that the cheapest share of steps carries. */
+/** The Lorenz curve of a block: share of −Σ log q that the most certain steps carry. */
 export function lorenzPlot(block: Block, label: string): SVGElement {
   const size = 132;
   const [left, bottom] = [26, 24];
@@ -145,7 +145,7 @@ export function lorenzPlot(block: Block, label: string): SVGElement {
     s("path", { class: "curve", d: points.length ? `M${points.join("L")}` : "M0 0" }),
     s("path", { class: "axis", d: `M${x(0)} ${y(1)}V${y(0)}H${x(1)}` }),
     s("text", { class: "label", x: x(0.5), y: size - 5, "text-anchor": "middle" }, "share of steps"),
-    s("text", { class: "label", transform: `translate(11 ${y(0.5)}) rotate(-90)`, "text-anchor": "middle" }, "of the cost"),
+    s("text", { class: "label", transform: `translate(11 ${y(0.5)}) rotate(-90)`, "text-anchor": "middle" }, "of −Σ log q"),
     s("text", { class: "value", x: x(0.06), y: y(0.86) }, `Gini ${fixed(block.gini)}`),
   );
 }

@@ -1,9 +1,9 @@
-// The list of samples inside a file: the same filters and sorting as the viewer's server, on few rows.
+// Filters and sorts the samples inside a report, as the viewer's server does.
 
 import { conditions, type Condition } from "./ranges";
 import type { Page, Query, Row } from "./types";
 
-/** Rows of a page: a report has more to show below. */
+/** Rows of a page of the list in a report. */
 const PAGE_ROWS = 12;
 
 export const FIRST: Query = {
@@ -13,8 +13,8 @@ export const FIRST: Query = {
   correct: "",
   cascade: 0,
   where: "",
-  sort: "var",
-  descending: true,
+  sort: "name",
+  descending: false,
   page: 0,
   whole: true,
 };
@@ -41,7 +41,7 @@ function verdict(row: Row): Query["correct"] {
   return row.correct === null ? "none" : row.correct ? "yes" : "no";
 }
 
-/** Undefined values stand last, whichever way the list is sorted. */
+/** Undefined values come last in both directions. */
 function compare(a: Row, b: Row, query: Query): number {
   const [left, right] = [a[query.sort], b[query.sort]];
   if (left === null || right === null) return Number(left === null) - Number(right === null);

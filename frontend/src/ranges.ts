@@ -1,4 +1,4 @@
-// Conditions on the numbers of the list: "var > 0.5, mean < -1". The viewer's server reads the same text.
+// Conditions on the numbers of the list: "var > 0.5, mean < -1". The viewer's server parses the same text.
 
 import type { Row } from "./types";
 
@@ -16,14 +16,14 @@ const WAYS: Record<string, (a: number, b: number) => boolean> = {
 
 export type Condition = (row: Row) => boolean;
 
-/** Return the conditions of a text, all of which must hold; a value that is not known fits none. */
+/** Return the conditions of a text, all of which must hold; an unknown value fulfils none. */
 export function conditions(text: string): Condition[] {
   const parts = text.split(/[,;&]|\band\b/i).filter((part) => part.trim());
   return parts.map((part) => {
     const [, name, way, number] = ONE.exec(part) ?? [];
     const column = COLUMNS[name?.toLowerCase() as keyof typeof COLUMNS];
     if (!column || !way || number === undefined) {
-      throw new Error(`'${part.trim().slice(0, 40)}' is no condition; write for example: var > 0.5, mean < -1 (${Object.keys(COLUMNS).join(", ")})`);
+      throw new Error(`'${part.trim().slice(0, 40)}' is not a condition; write for example: var > 0.5, mean < -1 (${Object.keys(COLUMNS).join(", ")})`);
     }
     const value = Number(number.replace("−", "-"));
     return (row) => row[column] !== null && WAYS[way]!(row[column], value);

@@ -2,7 +2,7 @@
 
 import type { Revision, Trace } from "./types";
 
-export type State = "masked" | "new" | "earlier" | "edited" | "taken-back";
+export type State = "masked" | "new" | "earlier" | "edited" | "remasked";
 
 export interface Cell {
   state: State;
@@ -10,7 +10,7 @@ export interface Cell {
   edited: boolean;
 }
 
-/** A trace with what is looked up often. */
+/** A trace with lookup tables by position and pass. */
 export class Timeline {
   /** Positions from left to right. */
   readonly positions: number[];
@@ -37,7 +37,7 @@ export class Timeline {
     }
   }
 
-  /** What stands at a position after a pass (−1: nothing yet). */
+  /** The cell at a position after a pass (−1: before the first). */
   cell(position: number, pass: number): Cell {
     const step = this.stepAt.get(position)!;
     const since = this.trace.reveals.forward[step]!;
@@ -48,24 +48,24 @@ export class Timeline {
     return { state: since === pass ? "new" : "earlier", token: this.trace.reveals.token_id[step]!, edited: false };
   }
 
-  /** How many changes a pass made to tokens that stood before it. */
+  /** Number of earlier tokens that a pass changed. */
   changedBy(pass: number): number {
     return this.trace.revisions.filter((item) => item.forward === pass && item.event !== "reveal").length;
   }
 
-  /** How many tokens a pass revealed, those that did not last included. */
+  /** Number of tokens that a pass revealed, including those changed later. */
   revealedBy(pass: number): number {
     const lost = this.trace.revisions.filter((item) => item.forward === pass && item.event === "reveal").length;
     return lost + (this.stepsOf.get(pass)?.length ?? 0);
   }
 }
 
-/** A position before its last reveal, as the last thing that happened to it left it. */
+/** The cell at a position before its last reveal, from its latest change. */
 function before(last: Revision | undefined, pass: number): Cell {
   const masked: Cell = { state: "masked", token: null, edited: false };
   if (!last) return masked;
   const now = last.forward === pass;
-  if (last.new_token === null) return now ? { state: "taken-back", token: last.old_token, edited: false } : masked;
+  if (last.new_token === null) return now ? { state: "remasked", token: last.old_token, edited: false } : masked;
   const edited = last.event === "edit";
   return { state: now ? (edited ? "edited" : "new") : "earlier", token: last.new_token, edited };
 }

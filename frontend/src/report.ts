@@ -48,19 +48,19 @@ async function start(): Promise<void> {
   }
 }
 
-// What is folded on the screen is unfolded on paper.
+// Printing opens all folded sections.
 window.addEventListener("beforeprint", () => {
   for (const item of document.querySelectorAll<HTMLDetailsElement>("main details")) item.open = true;
 });
 
-/** A picture can be kept: it is in the page, so saving it needs no second copy. */
+/** Add a link that saves the picture from the page itself. */
 for (const figure of document.querySelectorAll("figure")) {
   const picture = figure.querySelector("img")?.src ?? "";
   const kind = /^data:image\/(svg|png)/.exec(picture)?.[1];
   if (kind && !figure.querySelector("figcaption a[href^=figures]")) figure.querySelector("figcaption")?.append(" ", h("a", { class: "save", href: picture, download: `${figure.id}.${kind}` }, `Save as ${kind.toUpperCase()}`));
 }
 
-/** Pictures that do not fit scroll sideways, by keys too; the others are no stop on the way of the Tab key. */
+/** Pictures that do not fit scroll sideways and can be reached with the Tab key; others are skipped. */
 function reachable(): void {
   for (const box of document.querySelectorAll<HTMLElement>("figure .scroll")) {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;

@@ -10,25 +10,29 @@ import type { Catalogue, Page, Query, Row, SortColumn, Source } from "./types";
 export interface ListEvents {
   open(row: Row): void;
   lead(lead: Lead): void;
-  /** What the list shows now. */
-  asked(query: Query): void;
+  /** The reader changed filters, sorting or page. */
+  changed(query: Query): void;
 }
 
-const COLUMNS: { id: SortColumn; name: string; what: string; text?: boolean }[] = [
-  { id: "name", name: "Sample", what: "", text: true },
-  { id: "label", name: "Order", what: "the order or policy", text: true },
-  { id: "var", name: "Var", what: "variance of log q along the path (nats²)" },
-  { id: "mean", name: "Mean", what: "mean log q (nats per token)" },
-  { id: "gap", name: "Gap", what: "largest − smallest mean log q of this sample over the orders of one token per pass that do not see the target" },
-  { id: "passes", name: "Passes", what: "forward passes" },
-  { id: "cascade", name: "EOS run", what: "consecutive steps that sealed the end from right to left" },
-  { id: "correct", name: "Right", what: "the grader's verdict" },
+/** Columns by name and unit; the catalogue has their meaning (orderlens.show.views.plain.LISTED names the same). */
+const COLUMNS: { id: SortColumn; name: string; unit: string; text?: boolean }[] = [
+  { id: "name", name: "Sample", unit: "", text: true },
+  { id: "label", name: "Order", unit: "", text: true },
+  { id: "var", name: "Var", unit: "nats²" },
+  { id: "mean", name: "Mean log q", unit: "nats/token" },
+  { id: "gap", name: "Gap", unit: "nats/token" },
+  { id: "passes", name: "Passes", unit: "per text" },
+  { id: "cascade", name: "EOS cascade", unit: "steps" },
+  { id: "correct", name: "Correct", unit: "" },
 ];
 
 export class SampleList {
-  private asked = 0;
+  /** Number of the latest request; answers to earlier ones are dropped. */
+  private request = 0;
   private readonly table = h("table", { class: "samples" });
-  private readonly said = h("p", { class: "said", role: "status" });
+  /** The rows of the page. */
+  rows: Row[] = [];
+  private readonly status = h("p", { class: "said", role: "status" });
   private readonly pager = h("div", { class: "pager" });
   private readonly leads = h("ul", { class: "leads", "aria-label": "Where to start" });
   /** The boxes and menus of the filters, by the part of the query they set. */
@@ -41,25 +45,32 @@ export class SampleList {
     public query: Query,
     private readonly on: ListEvents,
   ) {
-    const caption = h("p", { class: "small" }, "A row is a sample under one order. Var, Mean and Gap are about log q, in nats; a row opens its replay.");
-    show(root, this.leads, this.filters(), this.said, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Samples" }, this.table), caption, this.pager);
+    const caption = h("p", { class: "small" }, "Each row is one sample under one order. Click a row to replay it, a column head to sort.");
+    show(root, this.leads, this.filters(), this.status, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Samples" }, this.table), this.pager, caption, this.meanings());
     this.fill();
     void this.load().then(() => this.lead());
   }
 
-  /** Show what an address asks for, unless that is what is shown. */
-  ask(query: Query): void {
+  /** Show the query of an address, unless it is shown already. */
+  open(query: Query): void {
     if (JSON.stringify(query) === JSON.stringify(this.query)) return;
     this.query = query;
     this.fill();
     void this.load();
   }
 
-  /** Put the focus on the row that a reader came from. */
+  /** Put the focus on the row of the sample that was open before. */
   focus(place: Place): void {
     const links = [...this.table.querySelectorAll<HTMLElement>("tbody a")];
     const same = links.filter((link) => link.dataset["sample"] === place.sample);
     (same.find((link) => link.dataset["trace"] === place.a) ?? same[0])?.focus();
+  }
+
+  /** What each column means, readable without pointing at it. */
+  private meanings(): HTMLElement {
+    const { terms, graded } = this.catalogue;
+    const shown = COLUMNS.filter((column) => terms[column.id] && (column.id !== "correct" || graded));
+    return h("dl", { class: "terms" }, ...shown.map((column) => h("div", {}, h("dt", {}, column.name), h("dd", {}, terms[column.id]!.meaning))));
   }
 
   private async lead(): Promise<void> {
@@ -107,32 +118,32 @@ export class SampleList {
       runs.length > 1 && select("run", "Run", [["", "all"], ...runs.map((run) => named(run.name))]),
       orders.length > 1 && select("order", "Order", [["", "all"], ...orders.map(named)]),
       graded && select("correct", "Verdict", [["", "any"], ["yes", "✓ correct"], ["no", "✗ wrong"], ["none", "– not graded"]]),
-      select("cascade", "EOS run", [["0", "any"], ["2", "2 or more"], ["4", "4 or more"], ["8", "8 or more"]]),
+      select("cascade", "EOS cascade", [["0", "any"], ["2", "2 or more"], ["4", "4 or more"], ["8", "8 or more"]]),
     );
   }
 
   private change(part: Partial<Query>): void {
     this.query = { ...this.query, page: 0, ...part };
-    this.on.asked(this.query);
+    this.on.changed(this.query);
     void this.load();
   }
 
-  /** Ask for what is known, then for everything; an answer that comes after a newer question is dropped. */
+  /** Load the rows read so far, then all rows; drop an answer that arrives after a newer request. */
   async load(): Promise<void> {
-    const mine = ++this.asked;
+    const mine = ++this.request;
     this.table.setAttribute("aria-busy", "true");
     try {
-      conditions(this.query.where); // said here, before anybody is asked
+      conditions(this.query.where); // a mistake is reported before anything is loaded
       for (const whole of [false, true]) {
         const page = await this.source.list({ ...this.query, whole });
-        if (mine !== this.asked) return;
+        if (mine !== this.request) return;
         this.draw(page);
         if (page.state === "whole") break;
       }
     } catch (error) {
-      if (mine === this.asked) show(this.said, error instanceof Error ? error.message : String(error));
+      if (mine === this.request) show(this.status, error instanceof Error ? error.message : String(error));
     }
-    if (mine === this.asked) this.table.removeAttribute("aria-busy");
+    if (mine === this.request) this.table.removeAttribute("aria-busy");
   }
 
   private draw(page: Page): void {
@@ -141,13 +152,21 @@ export class SampleList {
     const heads = columns.map((column) => this.heading(column));
     const body = page.rows.map((row) => this.row(row, columns, several));
     show(this.table, h("thead", {}, h("tr", {}, ...heads, h("th", { scope: "col" }, "Text"))), h("tbody", {}, ...body));
+    this.rows = page.rows;
     const first = this.query.page * page.size;
     const range = page.rows.length ? `${(first + 1).toLocaleString("en")}–${(first + page.rows.length).toLocaleString("en")} of ` : "";
     const more = { whole: "", traces: "; texts and verdicts are being read…", peek: " read so far; the others follow…" }[page.state];
-    show(this.said, page.total ? `${range}${plural(page.total, "trace")}${more}` : "No trace fits these filters.");
+    show(this.status, page.total ? `${range}${plural(page.total, "trace")}${more}` : `No trace fits these filters.${this.unknown()}`);
     const turn = (text: string, by: number, off: boolean) => h("button", { type: "button", disabled: off, click: () => this.change({ page: this.query.page + by }) }, text);
     const last = first + page.rows.length >= page.total;
     show(this.pager, ...(page.total > page.size ? [turn("← Previous", -1, first === 0), turn("Next →", 1, last)] : []));
+  }
+
+  /** Names a run or an order of the address that is not there. */
+  private unknown(): string {
+    const { runs, orders } = this.catalogue;
+    const lost = [!runs.some((run) => run.name === this.query.run) && this.query.run && `run '${this.query.run}'`, !orders.includes(this.query.order) && this.query.order && `order '${this.query.order}'`];
+    return lost.filter(Boolean).map((name) => ` There is no ${String(name)}.`).join("");
   }
 
   private heading(column: (typeof COLUMNS)[number]): HTMLElement {
@@ -158,7 +177,8 @@ export class SampleList {
     return h(
       "th",
       { scope: "col", "aria-sort": way, class: column.text ? undefined : "n" } as never,
-      h("button", { type: "button", title: column.what || undefined, click: again } as never, column.name + sign),
+      h("button", { type: "button", click: again }, column.name + sign),
+      column.unit && h("small", {}, column.unit),
     );
   }
 

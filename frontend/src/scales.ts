@@ -1,4 +1,4 @@
-// How strongly a token is tinted: 0 pale … 1 strong. One hue per quantity, so scales are never confused.
+// How strongly a token is coloured: 0 pale … 1 strong. Each quantity has its own hue.
 
 import type { Trace } from "./types";
 
@@ -7,10 +7,10 @@ export type Colour = "confidence" | "order" | "entropy";
 export const COLOURS: { id: Colour; name: string; low: string; high: string; what: string }[] = [
   { id: "confidence", name: "Confidence", low: "q = 1", high: "q = 0", what: "stronger: less probable when it was revealed" },
   { id: "order", name: "Order", low: "first", high: "last", what: "stronger: revealed later" },
-  { id: "entropy", name: "Entropy", low: "0 nats", high: "largest", what: "stronger: more spread out" },
+  { id: "entropy", name: "Entropy", low: "0 nats", high: "largest", what: "stronger: higher entropy" },
 ];
 
-/** Return the tint of each step; null where the quantity is not known. */
+/** Return the strength of the colour per step; null where the quantity is unknown. */
 export function tints(trace: Trace, colour: Colour, most = largestEntropy(trace)): (number | null)[] {
   const { logq, entropy } = trace.reveals;
   const n = logq.length;

@@ -1,11 +1,11 @@
-// What is stored about one token, as a line of names and values.
+// The stored values of one token, as a line of names and values.
 
 import { h } from "./dom";
 import { fixed, NONE, plural, probability } from "./numbers";
 import type { Panel } from "./panel";
 import { visible } from "./tokens";
 
-/** Everything that is stored about the token at a position. */
+/** All stored values of the token at a position. */
 export function tokenFacts(panel: Panel, position: number, named: boolean): HTMLElement {
   const step = panel.timeline.stepAt.get(position);
   const { reveals, label } = panel.trace;
@@ -20,14 +20,14 @@ export function tokenFacts(panel: Panel, position: number, named: boolean): HTML
     ["log q", fixed(reveals.logq[step], 3)],
   ];
   const more: [string, (number | null)[] | undefined][] = [
-    ["as sampled", reveals.tempered_logq],
-    [reveals.is_argmax[step] ? "it was the best token; runner-up" : "best token", reveals.is_argmax[step] ? reveals.second_logprob : reveals.max_logprob],
+    ["at the sampling temperature", reveals.tempered_logq],
+    [reveals.is_argmax[step] ? "most probable; second token" : "most probable token", reveals.is_argmax[step] ? reveals.second_logprob : reveals.max_logprob],
   ];
   for (const [title, column] of more) if (column && column[step] != null) pairs.push([title, `q = ${probability(column[step])}`]);
   if (reveals.entropy) pairs.push(["entropy", reveals.entropy[step] == null ? NONE : `${fixed(reveals.entropy[step])} nats`]);
   if ((reveals.n_tied[step] ?? 0) > 1) pairs.push(["tied positions", String(reveals.n_tied[step])]);
   const changed = panel.trace.revisions.filter((item) => item.position === position);
-  const happened: Record<string, string> = { remask: "taken back", edit: "replaced", reveal: "revealed before" };
+  const happened: Record<string, string> = { remask: "remasked", edit: "replaced", reveal: "revealed before" };
   for (const item of changed) pairs.push([happened[item.event] ?? item.event, `by pass ${item.forward + 1}`]);
   return h(
     "div",

@@ -1,4 +1,4 @@
-// The text in reading order, every token with its reveal number; the state after a pass is drawn onto it.
+// The tokens in reading order, each with its reveal number and its state after a pass.
 
 import { h, type Child } from "./dom";
 import { LOG_HALF, probability } from "./numbers";
@@ -19,9 +19,14 @@ interface Handlers {
   choose(position: number): void;
 }
 
-/** Blanks that can be seen: a dot per space, arrows for breaks and tabs. */
+/** Write what takes no width as its code point, and a token without text as ∅. */
+export function withCodes(piece: string): string {
+  return piece.replace(/[\u00ad\u200b-\u200f\u2060-\u2064\ufe0f\ufeff]/g, (letter) => `⟨U+${letter.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`) || "∅";
+}
+
+/** Make blanks visible: a dot per space, arrows for line breaks and tabs. */
 export function visible(piece: string): Child[] {
-  return piece
+  return withCodes(piece)
     .split(/([ \n\t\u00a0]+)/)
     .filter(Boolean)
     .map((part) =>
@@ -147,13 +152,13 @@ export function tokenStrip(
 
 const WORDS: Record<string, string> = {
   masked: "still masked",
-  "taken-back": "taken back by this pass",
+  "remasked": "remasked by this pass",
   edited: "replaced by this pass",
   new: "revealed by this pass",
   earlier: "revealed",
 };
 
-/** What a screen reader says behind the token's own text. */
+/** The text that a screen reader adds after the token. */
 function describe(state: string, step: number, logq: number | null): string {
   if (state === "masked") return "still masked";
   return `, ${WORDS[state] ?? state}, number ${step + 1}, probability ${probability(logq)}`;

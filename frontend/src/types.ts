@@ -1,4 +1,4 @@
-// What Python sends: the fields of orderlens.show.views.plain and of the viewer's answers.
+// The JSON that Python sends: the fields of orderlens.show.views.plain and of the viewer's answers.
 
 export interface TraceKey {
   sample_id: string;
@@ -30,7 +30,7 @@ export interface Reveals {
   is_argmax: number[];
 }
 
-/** A token taken back (no new one), replaced, or revealed and taken back later (no old one). */
+/** A token remasked (no new one), replaced, or revealed and remasked later (no old one). */
 export interface Revision {
   event: string;
   forward: number;
@@ -64,6 +64,13 @@ export interface Verdict {
   grader: string | null;
 }
 
+/** The place of a path among all orders of its span. */
+export interface Standing {
+  share_below: number;
+  n_orders: number;
+  regret: number;
+}
+
 export interface Trace {
   id: string;
   key: TraceKey;
@@ -73,6 +80,7 @@ export interface Trace {
   text: string | null;
   finish_reason: string | null;
   likelihood: string | null;
+  standing: Standing | null;
   verdict: Verdict | null;
   stats: Record<"n" | "mean" | "var" | "log_prob" | "min" | "bottleneck_rate" | "gini" | "gini_mean", number | null>;
   n_passes: number;
@@ -132,7 +140,7 @@ export interface Query {
   sort: SortColumn;
   descending: boolean;
   page: number;
-  /** Wait until everything is known; false takes what is there. */
+  /** Wait until all rows are read; false returns those read so far. */
   whole: boolean;
 }
 
@@ -141,16 +149,24 @@ export interface Page {
   rows: Row[];
   /** Rows of a full page. */
   size: number;
-  /** What the rows are of: everything; all traces without texts, verdicts and cascades; the first traces. */
+  /** How complete the rows are: complete; all traces without texts, verdicts and cascades; the first traces. */
   state: "whole" | "traces" | "peek";
 }
 
-/** What there is to choose from. */
+/** What a column of the list means. */
+export interface Term {
+  term: string;
+  meaning: string;
+  unit: string;
+}
+
+/** The runs and orders that a reader can choose, and the meaning of the list's columns. */
 export interface Catalogue {
   runs: { name: string; facts: string }[];
   orders: string[];
   graded: boolean;
   notes: string[];
+  terms: Record<string, Term>;
 }
 
 /** Where samples come from: a file that holds them, or the viewer's server. */

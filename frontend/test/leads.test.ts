@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { findLeads } from "../src/leads";
+import { cascadeStart, findLeads } from "../src/leads";
 import { isOurs, readList, writeList } from "../src/link";
 import { FIRST, pick } from "../src/query";
 import type { Sample, Source, Trace } from "../src/types";
@@ -27,9 +27,9 @@ const sample = (...traces: Trace[]): Sample => ({ sample_id: "a", name: "a", pro
 test("leads: each kind once, each about another sample, and none where nothing shows it", async () => {
   const found = await findLeads(source, true);
   assert.deepEqual(found.map((lead) => [lead.title, lead.row.name]), [
-    ["One order is right, another wrong", "b"],
-    ["The orders differ most", "a"],
-    ["The most uneven path", "c"],
+    ["One order correct, another wrong", "b"],
+    ["Largest gap between orders", "a"],
+    ["Most uneven path", "c"],
   ]);
   assert.deepEqual(found[0]!.pair(sample()), ["b1", "b2"]);
   assert.deepEqual((await findLeads(source, false)).map((lead) => lead.row.name), ["a", "b"]);
@@ -42,8 +42,15 @@ test("the orders that differ most are likelihoods of one temperature", async () 
   assert.deepEqual(lead.pair(sample(...traces, set)), ["x", "y"]);
 });
 
+test("the lead of a cascade opens where it starts", () => {
+  const base = revised();
+  const reveals = { ...base.reveals, is_eos: [1, 0, 1, 1], position: [0, 1, 3, 2] };
+  assert.equal(cascadeStart({ ...base, reveals }), base.reveals.forward[2]! + 1);
+  assert.equal(cascadeStart(base), null);
+});
+
 test("the address of a list leads back to it; other anchors are not ours", () => {
-  const asked = { ...FIRST, text: "a&b", where: "var > 1", correct: "no" as const, cascade: 2, sort: "gap" as const, descending: false, page: 3 };
+  const asked = { ...FIRST, text: "a&b", where: "var > 1", correct: "no" as const, cascade: 2, sort: "gap" as const, descending: true, page: 3 };
   assert.deepEqual(readList(writeList(asked)), asked);
   assert.equal(writeList(FIRST), "");
   assert.deepEqual(readList("#list&sort=nothing&page=-2&correct=maybe"), FIRST);

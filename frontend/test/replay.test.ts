@@ -9,11 +9,11 @@ const states = (pass: number) => {
   return timeline.positions.map((place) => timeline.cell(place, pass)).map((cell) => `${cell.state} ${cell.token}`);
 };
 
-test("masked, new, earlier, edited, taken back", () => {
+test("masked, new, earlier, edited, remasked", () => {
   assert.deepEqual(states(-1), Array(4).fill("masked null"));
   assert.deepEqual(states(0), ["new 5", "masked null", "masked null", "masked null"]);
   assert.deepEqual(states(1), ["earlier 5", "new 6", "new 7", "new 9"]);
-  assert.deepEqual(states(2), ["earlier 5", "earlier 6", "earlier 7", "taken-back 9"]);
+  assert.deepEqual(states(2), ["earlier 5", "earlier 6", "earlier 7", "remasked 9"]);
   assert.deepEqual(states(3), ["earlier 5", "edited 4", "earlier 7", "masked null"]);
   assert.deepEqual(states(4), ["earlier 5", "earlier 4", "earlier 7", "new 8"]);
 });

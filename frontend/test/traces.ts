@@ -1,6 +1,6 @@
 import type { Row, Trace } from "../src/types";
 
-/** Position 1 is revealed by pass 1 and edited by 3; position 3 is filled by 1, taken back by 2, filled by 4. */
+/** Position 1 is revealed by pass 1 and edited by 3; position 3 is filled by 1, remasked by 2, filled by 4. */
 export function revised(): Trace {
   const columns = { block: [0, 0, 0, 0], n_tied: [1, 1, 1, 1], n_committed: [1, 2, 2, 1] };
   const flags = { is_eos: [0, 0, 0, 0], is_special: [0, 0, 0, 0], is_overflow: [0, 0, 0, 0], is_argmax: [1, 1, 1, 1] };

@@ -1,20 +1,19 @@
-"""The exception tree.
+"""All exceptions that a caller may want to catch.
 
-Every error that a caller may want to catch is here. Messages are one line that names the problem and the
-remedy: the command line prints them as they are.
+A message is one line that names the problem and the remedy; the command line prints it unchanged.
 """
 
 from __future__ import annotations
 
 
 class OrderLensError(Exception):
-    """Base of all our errors. The command line exits with ``exit_code``."""
+    """Base class of all errors of this package. The command line exits with ``exit_code``."""
 
     exit_code = 1
 
 
 class UserInputError(OrderLensError, ValueError):
-    """The caller gave something that cannot work; the message says what is allowed."""
+    """An argument is not valid; the message says what is allowed."""
 
     exit_code = 2
 
@@ -44,7 +43,7 @@ class ModelOutputError(OrderLensError):
 
 
 class RunError(UserInputError):
-    """A run folder does not fit the request (another spec, a newer schema, not a run)."""
+    """A run folder does not match the request: another spec, a newer schema, or not a run."""
 
 
 class CorruptRunError(OrderLensError):
@@ -52,31 +51,31 @@ class CorruptRunError(OrderLensError):
 
 
 class StorageError(OrderLensError):
-    """The file system refused (disk full, read-only); what was committed stays valid."""
+    """The file system refused to write (disk full, read-only); committed files stay valid."""
 
 
 class UnitsFailedError(OrderLensError):
-    """Some units could not be computed and were set aside; all others are committed."""
+    """Some work units failed and were set aside; all others are committed."""
 
 
 class WorkersLostError(OrderLensError):
-    """All workers of a run died; what they committed is kept."""
+    """All workers of a run died; their committed units are kept."""
 
 
 class DeviceMemoryError(OrderLensError):
-    """The computing device ran out of memory; nothing was lost, a smaller batch may fit."""
+    """The device ran out of memory; nothing was lost, and a smaller batch may fit."""
 
 
 class UndefinedFigureError(UserInputError):
-    """A figure was asked for that this run cannot support; the message says what is missing."""
+    """The runs lack the data of a requested figure; the message says which."""
 
 
 class PluginError(UserInputError):
-    """A third party's package offers something that cannot be used; the message names the package."""
+    """A plug-in cannot be used; the message names its package."""
 
 
 class StoppedError(OrderLensError):
-    """The user or the system stopped the command; the message says what is kept and how to go on."""
+    """The user or the system stopped the command; the message says what is kept and how to resume."""
 
     def __init__(self, message: str, exit_code: int = 130) -> None:
         super().__init__(message)
@@ -84,7 +83,7 @@ class StoppedError(OrderLensError):
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of ``error`` on one line, or its type's name when it has none."""
+    """Return the message of ``error`` as one line, or the name of its type if it has no message."""
     text = " ".join(str(error).split())
     return text or type(error).__name__
 

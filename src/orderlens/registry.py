@@ -1,8 +1,8 @@
-"""One registry for every kind of named thing (models, orders, tasks, tables).
+"""The registry class for models, orders, tasks, tables and other named objects.
 
-Built-in entries are ``"module:attribute"`` strings, imported on first use; third parties add theirs through
-entry points. An unknown name is answered with the nearest known ones. A package that is broken is named when
-its entry is asked for and does not disturb the rest; it can never take the place of something built in.
+Built-in entries are ``"module:attribute"`` strings, imported on first use. Plug-ins add entries through entry
+points. An unknown name raises an error that suggests the closest known name. A broken plug-in raises an error
+only when its entry is used, and a plug-in cannot replace a built-in entry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def refuse_unknown(kind: str, name: str, known: Iterable[str]) -> None:
-    """Refuse a name that is not among the known ones, with the nearest of them.
+    """Refuse an unknown name and suggest the closest known one.
 
     Raises:
         UnknownNameError: always, unless ``name`` is known.
@@ -38,14 +38,14 @@ def refuse_unknown(kind: str, name: str, known: Iterable[str]) -> None:
 
 
 def must_be(base: type) -> Callable[[object], str | None]:
-    """Return a check of plug-ins: a subclass of ``base`` that defines all it has to, its name included."""
+    """Return a check of plug-ins: a complete subclass of ``base`` with ``id`` and ``summary``."""
 
     def check(found: object) -> str | None:
         if not (isinstance(found, type) and issubclass(found, base)):
-            return f"it is no subclass of {base.__name__}"
-        lacking = sorted(getattr(found, "__abstractmethods__", ()))
-        lacking += [name for name in ("id", "summary") if not isinstance(getattr(found, name, None), str)]
-        return f"its class {found.__name__} must define {' and '.join(lacking)}" if lacking else None
+            return f"it is not a subclass of {base.__name__}"
+        missing = sorted(getattr(found, "__abstractmethods__", ()))
+        missing += [name for name in ("id", "summary") if not isinstance(getattr(found, name, None), str)]
+        return f"its class {found.__name__} must define {' and '.join(missing)}" if missing else None
 
     return check
 
@@ -54,10 +54,10 @@ class Registry(Generic[T]):
     """Names to lazily imported objects of one kind.
 
     Args:
-        kind: what the entries are, for messages.
-        builtin: name → ``"module:attribute"``, or the object itself where it is mere data.
-        entry_point_group: where third parties add theirs.
-        check: returns what is wrong with a third party's object, or None.
+        kind: noun for the entries in messages.
+        builtin: name → ``"module:attribute"``, or the object itself.
+        entry_point_group: group of the entry points of plug-ins.
+        check: returns what is wrong with a plug-in's object, or None.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class Registry(Generic[T]):
         self._warned: set[str] = set()
 
     def names(self) -> list[str]:
-        """Return all known names: built-in ones in their declared order, then plugins sorted."""
+        """Return all known names: built-in names in declared order, then plug-ins sorted by name."""
         known = [*self._targets, *(name for name in self._objects if name not in self._targets)]
         return known + sorted(name for name in self._discovered() if name not in known)
 
     def add(self, name: str, value: T) -> None:
-        """Register ``value`` in this process; a name can be taken only once."""
+        """Register ``value`` in this process; each name can be used once."""
         if name in self.names():
             raise UserInputError(f"{self.kind} '{name}' is already registered; choose another name")
         self._objects[name] = value
@@ -90,8 +90,8 @@ class Registry(Generic[T]):
         """Return the object called ``name``, importing it if needed.
 
         Raises:
-            UnknownNameError: nobody offers the name.
-            PluginError: a third party's package offers it and cannot be used.
+            UnknownNameError: there is no entry with this name.
+            PluginError: the plug-in with this name cannot be used.
         """
         self._warn_of_shadow(name)
         if name in self._objects:
@@ -109,8 +109,8 @@ class Registry(Generic[T]):
         return self._objects[name]
 
     def entries(self) -> Iterator[tuple[str, T | PluginError]]:
-        """Yield every name with its object, or with the reason why it cannot be used; for listings."""
-        self._warned.update(self._targets)  # a listing shows refused() itself
+        """Yield every name with its object, or with the error of a broken plug-in; for listings."""
+        self._warned.update(self._targets)  # a listing prints refused() instead
         for name in self.names():
             try:
                 yield name, self.get(name)
@@ -118,7 +118,7 @@ class Registry(Generic[T]):
                 yield name, error
 
     def refused(self) -> list[str]:
-        """Return a line for every third party's entry that has the name of a built-in one."""
+        """Return one line for every plug-in that has the name of a built-in entry."""
         return [self._shadow(name) for name in self._discovered() if name in self._targets]
 
     def _shadow(self, name: str) -> str:
@@ -134,14 +134,14 @@ class Registry(Generic[T]):
         points = self._discovered()[name]
         label = f"{self.kind} '{name}' of {' and '.join(map(_package, points))}"
         if len(points) > 1:
-            raise PluginError(f"{label}: offered more than once; uninstall all but one")
+            raise PluginError(f"{label}: several packages define this name; uninstall all but one")
         try:
             found = points[0].load()
         except (Exception, SystemExit) as error:
             if isinstance(error, OrderLensError):
                 raise PluginError(f"{label}: {one_line(error)}") from error
             why = f"{type(error).__name__}: {one_line(error)}"
-            raise PluginError(f"{label} cannot be loaded ({why}); mend or uninstall it") from error
+            raise PluginError(f"{label} cannot be loaded ({why}); fix or uninstall it") from error
         wrong = self._check(found) if self._check else None
         if wrong is not None:
             raise PluginError(f"{label} cannot be used: {wrong}")

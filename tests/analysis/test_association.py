@@ -1,4 +1,4 @@
-"""The tables of graded samples: worked examples, awkward cells, and a known effect told from none."""
+"""The tables of graded samples: worked examples, degenerate cells, and a known effect against no effect."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_cells_that_cannot_be_tested_still_come(five):
     assert np.isnan(table.loc[["all-right", "all-wrong", "no-var"], ["mw_p", "rho"]].astype(float)).all(
         axis=None
     )
-    assert table.loc["t", "mw_p_holm"] == pytest.approx(0.2)  # undefined cells are no tests
+    assert table.loc["t", "mw_p_holm"] == pytest.approx(0.2)  # undefined cells do not count as tests
     done = controls(frame, QUICK).set_index("task")
     assert done.loc["all-right", "why"] == "all 4 samples are correct"
     assert math.isnan(done.loc["no-var", "lr_p"])

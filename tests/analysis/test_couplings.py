@@ -18,7 +18,7 @@ ORDER = "max-prob+top=3"
 
 
 def run_of(measured=(0, 2), paths=3, seed=0):
-    """Return a run of two texts: y of the passes, z of the same path one by one, some sets measured."""
+    """Return a run of two texts: y by passes, z of the same path token by token, some sets measured."""
     rng = np.random.default_rng(seed)
     traces, rows, truth = [], [], {}
     for sample in "ab":
@@ -57,7 +57,7 @@ def test_a_sets_coupling_is_the_mean_over_paths_and_its_incoherence_their_range(
         y, z = (values[row.forward == FORWARD] for values in truth[row.sample_id])
         own, size = z.sum() - y.sum(), len(y)
         assert row.own == pytest.approx(own)
-        assert row.coupling == pytest.approx(own + size * 0.1)  # paths add 0, .1 and .2 per token
+        assert row.coupling == pytest.approx(own + size * 0.1)  # paths add 0, 0.1 and 0.2 per token
         assert row.incoherence == pytest.approx(size * 0.2)
         assert row.squares == pytest.approx((z**2).sum() - (y**2).sum())
         assert row.pass_squares == pytest.approx(size * (z.mean() ** 2 - y.mean() ** 2))
@@ -82,7 +82,7 @@ def test_the_parts_of_var_are_those_of_the_whole_trace():
         assert row["coupling"] == pytest.approx(z.sum() - y.sum())
         for name in ("between", "inside", "coupling_between", "coupling_inside"):
             assert row[name] == pytest.approx(getattr(parts, name), abs=1e-12), name
-        assert row["var_one_by_one"] == pytest.approx(np.var(z))
+        assert row["var_one_token_per_pass"] == pytest.approx(np.var(z))
         assert row["between"] + row["inside"] == pytest.approx(np.var(y))
 
 
@@ -93,7 +93,7 @@ def test_of_some_sets_the_sum_is_scaled_up_and_there_are_no_parts():
         at = FORWARD == 0
         assert found.loc[sample, "coupling"] == pytest.approx(2 * (z[at].sum() - y[at].sum()))
     assert found[["between", "inside", "coupling_between", "coupling_inside"]].isna().all(axis=None)
-    assert found["var_one_by_one"].isna().all()
+    assert found["var_one_token_per_pass"].isna().all()
 
 
 def test_one_token_per_pass_has_no_coupling_and_an_unmeasured_trace_none_that_is_known():
@@ -103,7 +103,7 @@ def test_one_token_per_pass_has_no_coupling_and_an_unmeasured_trace_none_that_is
     found = traced(empty, Study(run).scored).set_index("order")
     plain = found.loc["max-prob"]
     assert (plain["coupling"], plain["coupling_between"], plain["coupling_inside"]) == (0.0, 0.0, 0.0)
-    assert plain["var_one_by_one"] == pytest.approx(0.25)
+    assert plain["var_one_token_per_pass"] == pytest.approx(0.25)
     assert np.isnan(found.loc[ORDER, "coupling"])
     assert np.isnan(found.loc[ORDER, "between"])
 

@@ -71,7 +71,7 @@ PASSES = {"max-prob": 8.0, "max-prob+top=4": 2.0, "max-prob+threshold=0.9": 5.0,
 
 
 def test_points_by_hand() -> None:
-    """Rungs (8 passes, .75) and (2, .25): at 5 passes the ladder has .5, as the threshold rule has."""
+    """Rungs (8 passes, 0.75) and (2, 0.25): at 5 passes the ladder has 0.5, like the threshold rule."""
     measure = Measure.of("accuracy", 1, rows_of(VALUES, PASSES), list(VALUES))
     points = {point.order: point for point in measure.points(QUICK.resampling)}
     rule = points["max-prob+threshold=0.9"]

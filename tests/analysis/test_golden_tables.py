@@ -18,7 +18,10 @@ KINDS = {
     "order-pairs": "score",
     "policies": None,
     "couplings": None,
+    "locality": "states",
+    "census": "census",
     "frontier": None,
+    "speed": None,
     "temperature": "sweep",
     "downstream": "evaluate",
     "within-cell": "evaluate",
@@ -28,6 +31,9 @@ KINDS = {
     "controls": "evaluate",
     "theory": "score",
     "null": "evaluate",
+    "hits": "score",
+    "tolerance": "sweep",
+    "losses": "score",
 }
 """Table → the runs it is made from."""
 
@@ -64,9 +70,11 @@ GRADED = {"controls", "downstream", "null", "quadrants", "within-cell"}
     ("kind", "offered"),
     [
         ("score", SCORED),
-        (None, SCORED | {"couplings", "frontier", "policies"}),
+        (None, SCORED | {"couplings", "frontier", "policies", "speed"}),
         ("sweep", GENERATED | {"temperature"}),
+        ("census", SCORED | {"census", "frontier", "policies", "speed"}),
         ("evaluate", GENERATED | GRADED),
+        ("states", SCORED | {"locality"}),
     ],
 )
 def test_runs_are_offered_the_tables_that_they_can_fill(kind, offered, golden_studies):

@@ -46,9 +46,9 @@ def test_equal_texts_have_equal_keys_whatever_the_run(opened):
         (
             {"a": ("ask", "other"), "b": ("ask", "more")},
             {"a"},
-            "Sample 'a': another text in each of the runs",
+            "Sample 'a': different texts in the runs",
         ),
-        ({"a": ("other", "tell"), "b": ("no", "more")}, {"a", "b"}, "Sample 'a' and 1 more: another text"),
+        ({"a": ("other", "tell"), "b": ("no", "more")}, {"a", "b"}, "Sample 'a' and 1 more: different texts"),
     ],
 )
 def test_other_texts_under_one_id_stay_apart_and_are_named(opened, second, clashes, said):

@@ -1,4 +1,4 @@
-"""The paper's numbers stand in one file, and what is derived from them follows from them."""
+"""The paper's numbers are in one file, and derived numbers follow from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_derived_numbers_follow_from_printed_ones():
         return paper.value("generation", metric, "random")
 
     def rise(order: str) -> float:
-        hot, cold = (paper.value("temperature", order, t, "external_ppl") for t in ("1", "0"))
+        hot, cold = (paper.value("temperature", order, t, "external_ppl_whole") for t in ("1", "0"))
         return math.log(hot / cold)
 
     others = [paper.value("temperature", o, "1", "var") for o in paper.orders("decoding") if o != "max-prob"]
@@ -28,7 +28,7 @@ def test_derived_numbers_follow_from_printed_ones():
     found = {
         "content_var_lead": random("content_var") - max(structured("content_var")),
         "content_mean_lead": min(structured("content_mean_logq")) - random("content_mean_logq"),
-        "log_ppl_lead": math.log(random("external_ppl") / max(structured("external_ppl"))),
+        "log_ppl_lead": math.log(random("external_ppl_whole") / max(structured("external_ppl_whole"))),
         "log_ppl_rise_lead": min(rise("forced-ar"), rise("top-margin")) - rise("max-prob"),
         "var_lead_at_1": min(others) - paper.value("temperature", "max-prob", "1", "var"),
         "log_spread_growth": math.log(spread),
@@ -38,7 +38,7 @@ def test_derived_numbers_follow_from_printed_ones():
 
 
 def test_a_text_in_place_of_a_number_is_not_taken_for_one():
-    with pytest.raises(KeyError, match="prints no number"):
+    with pytest.raises(KeyError, match="not a number"):
         paper.value("within-cell", "hellaswag", "forced-ar", "mw_p")
     with pytest.raises(KeyError):
         paper.value("generation", "var", "oracle-min-q")

@@ -172,14 +172,18 @@ def test_parts_of_var_equal_those_of_the_traces(run: ol.Run, tables: dict) -> No
     row = next(row for row in tables["pass-variance"].rows if row["order"] == "max-prob+top=4")
     for name in ("between", "inside", "coupling_between", "coupling_inside"):
         assert row[name].value == pytest.approx(np.mean([getattr(item, name) for item in found]), abs=1e-9)
-    assert row["var_one_by_one"].value == pytest.approx(np.mean([x.one_by_one for x in found]), abs=1e-9)
+    assert row["var_one_token_per_pass"].value == pytest.approx(
+        np.mean([x.sequential_var for x in found]), abs=1e-9
+    )
 
 
 def test_one_path_has_one_var_one_by_one(tables: dict) -> None:
-    """Left to right in sets of four is left to right one by one, once the coupling is added."""
+    """With the coupling added, left to right in sets of four equals left to right with one token per pass."""
     found = tables["pass-variance"]
-    alone = found.cell("var_one_by_one", order="forced-ar")
-    assert found.cell("var_one_by_one", order="forced-ar+top=4").value == pytest.approx(alone.value, abs=1e-9)
+    alone = found.cell("var_one_token_per_pass", order="forced-ar")
+    assert found.cell("var_one_token_per_pass", order="forced-ar+top=4").value == pytest.approx(
+        alone.value, abs=1e-9
+    )
     assert found.cell("var", order="forced-ar+top=4").value < alone.value - 0.01
 
 
@@ -220,7 +224,7 @@ def test_generated_runs_have_passes_but_no_bits() -> None:
 
 
 def test_look_ahead_and_revising_passes_count() -> None:
-    """What was tried ahead is added; a revision after the last reveal makes the trace longer."""
+    """Look-ahead passes are added; a revision after the last reveal makes the trace longer."""
     traces = [make_trace(name, "max-prob", [-1.0] * 4, forward=[0, 0, 1, 1]) for name in ("a", "b")]
     change = {"event": "edit", "position": 1, "old_token": 1, "new_token": 2, "logq": -1.0, "old_logq": -2.0}
     run = make_run(traces, revisions=[{"sample_id": "b", "order": "max-prob", "forward": 4} | change])

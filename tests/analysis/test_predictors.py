@@ -25,7 +25,7 @@ from orderlens.metrics.estimate import Resampling
 HOW = Resampling(reps=200)
 
 
-def made_up(n_items: int = 80, seeds: int = 3, seed: int = 0) -> pd.DataFrame:
+def simulated(n_items: int = 80, seeds: int = 3, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     rows = []
     for item in range(n_items):
@@ -47,7 +47,7 @@ def cell_of(frame: pd.DataFrame) -> GradedCell:
 
 
 def test_seeds_are_pooled_and_undefined_samples_counted() -> None:
-    frame = made_up()
+    frame = simulated()
     frame.loc[0, "var"] = math.nan
     frame["correct"] = frame["correct"].astype(object)
     frame.loc[1, "correct"] = None
@@ -62,7 +62,7 @@ def brute_auroc(score: np.ndarray, right: np.ndarray) -> float:
 
 
 def test_aurocs_are_shares_of_pairs() -> None:
-    cell = cell_of(made_up())
+    cell = cell_of(simulated())
     found = aurocs(cell)
     for name, sign in (("var", -1), ("mean", 1), ("n", -1)):
         assert found[name].value == pytest.approx(brute_auroc(sign * cell.column(name), cell.right))
@@ -70,7 +70,7 @@ def test_aurocs_are_shares_of_pairs() -> None:
 
 
 def test_a_rival_that_works_backwards_is_turned_round() -> None:
-    frame = made_up()
+    frame = simulated()
     frame["n"] = 10 + 20 * frame["correct"]  # long answers are right: a perfect rival, in the other direction
     cell = cell_of(frame)
     lead = auroc_lead(cell, "n")
@@ -83,7 +83,7 @@ def test_a_rival_that_works_backwards_is_turned_round() -> None:
 
 @pytest.mark.parametrize("given", [(), ("n",), ("mean", "n")])
 def test_the_effect_of_var_is_a_clustered_logit(given: tuple[str, ...]) -> None:
-    cell = cell_of(made_up())
+    cell = cell_of(simulated())
     columns = []
     for name in given:
         scores = normal_scores(cell.rows[name])
@@ -99,7 +99,7 @@ def test_the_effect_of_var_is_a_clustered_logit(given: tuple[str, ...]) -> None:
 
 
 def test_the_same_item_correlation_is_a_regression_with_item_dummies() -> None:
-    cell = cell_of(made_up())
+    cell = cell_of(simulated())
     dummies = pd.get_dummies(cell.rows["item_id"]).to_numpy(float)
     score, right = normal_scores(cell.rows["var"]), cell.right.astype(float)
     mean, n = normal_scores(cell.rows["mean"]), normal_scores(cell.rows["n"])
@@ -110,7 +110,7 @@ def test_the_same_item_correlation_is_a_regression_with_item_dummies() -> None:
 
 
 def test_without_mixed_items_there_is_no_same_item_correlation() -> None:
-    frame = made_up().assign(correct=True)
+    frame = simulated().assign(correct=True)
     found = same_item_correlation(cell_of(frame))
     assert not found.is_defined
     assert found.why is not None
@@ -133,7 +133,7 @@ def test_bins_by_hand() -> None:
 
 
 def test_equal_values_share_a_bin() -> None:
-    frame = made_up(60, 1).assign(var=[0.0] * 40 + [1.0] * 20)
+    frame = simulated(60, 1).assign(var=[0.0] * 40 + [1.0] * 20)
     bins = accuracy_by_var(cell_of(frame), n_bins=3, per_bin=5)
     assert [(item["var"], item["accuracy"].n) for item in bins] == [(0.0, 40), (1.0, 20)]
     repeated = pd.concat([frame, frame], ignore_index=True)

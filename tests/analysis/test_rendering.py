@@ -1,4 +1,4 @@
-"""Every format shows values, intervals, counts and reasons; printed values stand beside ours."""
+"""Every format shows values, intervals, counts and reasons; the paper's values appear next to ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from orderlens.analysis import paper
 from orderlens.analysis.rendering import FORMATS, as_json, cell_text, number, render
-from orderlens.analysis.table import TABLES, Column, Table, beside_paper
+from orderlens.analysis.table import TABLES, Column, Table, with_paper_values
 from orderlens.errors import UnknownNameError
 from orderlens.metrics.estimate import Estimate
 
@@ -45,6 +45,23 @@ def test_text_lists_reasons_below_and_keeps_counts(table):
     assert "a note" in text
 
 
+def test_text_says_once_why_a_column_is_empty():
+    why = Estimate.undefined("not measured: score with --noise-floor")
+    columns = (Column("a", "mean"), Column("b", "noise"), Column("n", "count"))
+    rows = tuple({"order": order, "a": Estimate(1.0), "b": why, "n": 3} for order in ("x", "y"))
+    text = render([Table("t", "T", ("order",), columns, rows)], "text")
+    assert "Undefined in every row: noise (not measured: score with --noise-floor)." in text
+    assert text.count("noise") == 2
+    assert "1.000" in text
+    nothing = render([Table("t", "T", ("order",), columns[1:], rows)], "text")
+    assert nothing.split("\n")[:2] == ["T", ""]
+    assert "count" not in nothing
+    mixed = ({"order": "x", "b": why}, {"order": "y", "b": Estimate.undefined("another reason")})
+    text = render([Table("t", "T", ("order",), columns[1:2], mixed)], "text")
+    assert "undefined (1)" in text
+    assert "undefined (2)" in text
+
+
 def test_text_fits_the_width_and_loses_nothing():
     columns = tuple(Column(f"c{i}", f"column {i}", 3) for i in range(12))
     key = "policy:" + "very-long-name-" * 8
@@ -54,14 +71,14 @@ def test_text_fits_the_width_and_loses_nothing():
     assert max(map(len, text.splitlines())) <= 100
     assert all(f"column {i}" in text for i in range(12))
     assert text.count("[-10.500, 20.750]") == 12
-    assert text.count("policy:very") > 1  # the key stands in front of every part
+    assert text.count("policy:very") > 1  # every part begins with the key
     whole = render([wide], "text", None)
     assert whole.count("column 0") == 1
     assert max(map(len, whole.splitlines())) > 200
 
 
 def test_paper_values_and_differences(table):
-    both = beside_paper(table)
+    both = with_paper_values(table)
     text = render([both], "text")
     assert "paper 90.26, +0.24" in text
     assert "Paper: " in text
@@ -72,7 +89,7 @@ def test_paper_values_and_differences(table):
 
 
 def test_csv_has_every_number(table):
-    rows = list(csv.DictReader(io.StringIO(render([beside_paper(table)], "csv"))))
+    rows = list(csv.DictReader(io.StringIO(render([with_paper_values(table)], "csv"))))
     assert rows[0]["accuracy"] == "90.5"
     assert rows[0]["accuracy_low"] == "88.6"
     assert rows[0]["accuracy_n_undefined"] == "3"
@@ -125,7 +142,7 @@ def test_paper_cells_name_real_tables_and_columns(builders):
         known = {column.name for column in first.columns}
         assert {key[-1] for key in paper.printed(name)} <= known
         assert all(len(key) == len(first.keys) + 1 for key in paper.printed(name))
-    within = beside_paper(Study(run, options).table("within-cell"))
+    within = with_paper_values(Study(run, options).table("within-cell"))
     assert len(within.printed) == 4 * 7
     assert within.printed[0, "mw_p"].value == 0.0015
     assert within.printed[1, "mw_p"].value == "<1e-4"
@@ -137,9 +154,11 @@ def test_our_copy_of_the_paper_agrees_with_the_specification():
     spec = json.loads(SPEC.read_text())
     orders = spec["order_of_lists"]
     generation = paper.printed("generation")
+    # The paper's external perplexity is of prompt and text as one text.
+    columns = {"external_ppl": "external_ppl_whole"}
     for name, values in spec["table1_generation"].items():
         if name != "orders":
-            assert [generation[name, order] for order in orders] == values
+            assert [generation[columns.get(name, name), order] for order in orders] == values
     within = paper.printed("within-cell")
     for row in spec["table3_within_cell"]:
         for name in ("n_correct", "n_incorrect", "var_correct", "var_incorrect", "gap", "mw_p", "rho"):
@@ -167,7 +186,7 @@ def test_paper_audit_items_are_remarked():
         "79.1",
         "996 and 758",
         "2.6 to 35.2",
-        "Holm keeps 13, BH 14",
+        "13 remain after Holm, 14 after BH",
         "unpaired",
         "3 of 4",
     ):

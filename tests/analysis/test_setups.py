@@ -1,4 +1,4 @@
-"""What decoded a run, told apart for people: labels, differences, and what may be read together."""
+"""Setups of runs: labels, differences, and which runs may be read together."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ WEIGHTS = {"name": "m", "precision": "float32", "digest": "d" * 32}
         ({"model": 3}, Setup("3")),
         ({"model": WEIGHTS, "block_size": 4}, Setup("m", 4, "float32", "d" * 32)),
         ({"model": {"name": "m"}}, Setup("m")),
+        ({"model": {"name": "m"}, "temperatures": [0.6]}, Setup("m")),
+        ({"model": {"name": "m"}, "temperatures": ["0.8:0.4"]}, Setup("m", schedule="0.8:0.4")),
     ],
 )
 def test_a_spec_says_what_decoded_the_run(spec, expected):
@@ -161,5 +163,5 @@ def test_a_kind_is_there_when_its_main_run_is(folder, builders):
     assert set(part.run.names) == {"score", "questions"}
     assert not is_replication(folder / "runs")
     plain = Study.open([folder / "runs" / "score", folder / "runs" / "sweep"], builders.QUICK)
-    assert plain.view("score") is plain, "runs named one by one are read as they are"
+    assert plain.view("score") is plain, "runs named individually are read as they are"
     assert plain.has_view("generate")

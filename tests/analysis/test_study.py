@@ -71,7 +71,7 @@ def test_a_trace_in_two_runs_counts_once(tmp_path):
     table = study.table("fixed-sequence")
     assert table.cell("n", order="forced-ar") == 4
     assert "4 traces are stored in more than one run" in table.notes[-1]
-    assert len(study.every) == 12
+    assert len(study.all_traces) == 12
 
 
 def test_two_runs_with_different_traces_of_one_prompt_are_refused(tmp_path, builders):
@@ -148,9 +148,9 @@ def test_matrix_tables_of_two_models_are_joined(tmp_path):
 
 
 def external(names, texts, score=-2.0):
-    from orderlens.analysis.stored_scores import pair_key
+    from orderlens.analysis.stored_scores import pair_key, pairs_of
 
-    rows = [(name, pair_key(pair)) for name in names for pair in texts]
+    rows = [(name, pair_key(pair)) for name in names for text in texts for pair in pairs_of(*text)]
     columns = {"evaluator": [row[0] for row in rows], "text_key": [row[1] for row in rows]}
     return pa.table(columns | {"logprobs": [[score, score]] * len(rows)})
 
@@ -213,7 +213,7 @@ def test_policies_that_commit_sets_say_nothing_about_the_chain_rule(tmp_path):
     policies = ["forced-ar", "reverse-ar", "forced-ar+top=4", "random:1+top=2", "random:2+top=2"]
     ol.score("hmm:block=8", samples, policies, out=tmp_path / "run")
     study = Study.open(tmp_path / "run")
-    assert set(study.one_by_one["order"]) == {"forced-ar", "reverse-ar"}
+    assert set(study.one_token_per_pass["order"]) == {"forced-ar", "reverse-ar"}
     table = study.table("coherence")
     note = "Left out, since they reveal several tokens per pass: forced-ar+top=4, random+top=2."
     assert note in table.notes

@@ -98,7 +98,7 @@ def test_a_table_and_a_figure_of_an_installed_package(tmp_path):
         ("hmm", "random", 24),
         ("hmm:seed=7", "forced-ar", 24),
     ]
-    for refused, why in ((broken, "package mine 0.1"), (number, "is no function of a study")):
+    for refused, why in ((broken, "package mine 0.1"), (number, "is not a function of a study")):
         assert refused[0] == 2
         assert why in refused[2]
     assert json.loads((tmp_path / "f" / "longest-bars.json").read_text())["bars"][0]["n"] == 24

@@ -1,4 +1,4 @@
-"""Graded texts: which verdicts and statistics stand in the tables."""
+"""Graded texts: which verdicts and statistics the tables show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orderlens.analysis import Options, Resampling, Study
+from orderlens.analysis import Options, Resampling, Study, render
 from orderlens.analysis.tables_downstream import guessing_level, guessing_levels
 from orderlens.errors import UserInputError
 from orderlens.tasks.graders import NAMED_GRADER
@@ -35,6 +35,26 @@ def test_content_statistics_stand_in_the_correctness_tables(graded, builders):
     match = samples.query(f"task == '{row.task}' and order == '{row.order}'")
     assert np.isclose(match["content_var"], row["var"]).any()
     assert not np.isclose(match["var"], row["var"]).any()
+
+
+def test_single_instructions_have_a_column_where_a_task_has_them(graded, builders):
+    assert "instruction_strict" not in {c.name for c in builders.table(graded, "downstream").columns}
+    followed = {"a": [True, False, True], "b": [False], "c": None}
+    traces, rows = [], []
+    for item, strict in followed.items():
+        key = {"task": "plain" if strict is None else "ifeval", "temperature": 0.0}
+        traces.append(builders.trace(item, "random", -np.arange(1.0, 9.0), **key))
+        text = None if strict is None else json.dumps({"strict": strict, "loose": strict})
+        rows.append(
+            {"sample_id": item, "order": "random", "correct": False, "grader": "g", "per_instruction": text}
+            | key
+        )
+    found = builders.table(builders.make_run(traces, verdicts=rows), "downstream")
+    assert found.cell("instruction_strict", task="ifeval", order="random").value == pytest.approx(50.0)
+    assert (
+        found.cell("instruction_strict", task="plain", order="random").why == "the task has no instructions"
+    )
+    assert "instruction_strict_low" in render([found], "csv")
 
 
 def test_several_seeds_become_separate_cells(builders):

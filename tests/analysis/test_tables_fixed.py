@@ -1,4 +1,4 @@
-"""Fixed sequences under several orders: means, spread, coherence beside its noise floor."""
+"""Fixed sequences under several orders: means, spread, coherence with its noise floor."""
 
 from __future__ import annotations
 
@@ -163,9 +163,9 @@ def test_rounding_is_no_order_effect(builders):
     assert cell.high < 1e-12
     assert found.cell("p", statistic="range_of_means", scope="all").value == 1.0
     for row in found.rows[:9]:
-        assert "the noise floor is rounding" in row["times_noise"].why
+        assert "the noise floor is only rounding error" in row["times_noise"].why
     notes = "\n".join(builders.table(run, "fixed-sequence").notes)
-    assert "is undefined, their means (or Var) being equal" in notes
+    assert "is undefined because their means (or Var) are equal" in notes
     assert "higher Var: none" in notes
     for row in builders.table(run, "order-pairs").rows:
         assert (row["wins"], row["losses"], row["p"].value) == (0, 0, 1.0)

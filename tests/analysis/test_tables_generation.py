@@ -29,12 +29,13 @@ class Counting:
     name = "coin"
 
     def token_logprobs(self, pairs):
-        return [np.full(len(text), math.log(0.5)) for _, text in pairs]
+        return [np.full(len(text), math.log(0.5 if prompt else 0.25)) for prompt, text in pairs]
 
 
 def test_external_perplexity_joins_the_texts(graded, builders):
     options = Options(resampling=Resampling(20), evaluator=Counting())
     found = builders.table(graded, "generation", options)
+    assert found.cell("random", metric="external_ppl_whole").value == pytest.approx(4.0)
     assert found.cell("random", metric="external_ppl").value == pytest.approx(2.0)
     assert found.cell("random", metric="external_ppl_of_mean").value == pytest.approx(2.0)
     assert found.cell("random", metric="external_tokens").value == 120 * len("text 0")

@@ -74,7 +74,7 @@ def test_the_table_compares_orders_and_says_which_see_the_target():
     expected = (wide["forced-ar"] - wide["random"]).mean()
     assert table.rows[0]["difference"].value == pytest.approx(expected)
     assert table.rows[0]["wins"] + table.rows[0]["losses"] == 8
-    assert any("no likelihood" in note for note in table.notes)
+    assert any("not a likelihood" in note for note in table.notes)
 
 
 def test_the_table_compares_models_on_the_same_texts(tmp_path):
@@ -84,10 +84,10 @@ def test_the_table_compares_models_on_the_same_texts(tmp_path):
         orderlens.score(model, samples, orders=["forced-ar", "max-prob"], out=tmp_path / str(place))
     study = Study.open([tmp_path / "0", tmp_path / "1"])
     rows = study.table("order-pairs").rows
-    kinds = [row["what"] for row in rows]
+    kinds = [row["compared"] for row in rows]
     assert kinds.count("orders") == 2
     assert kinds.count("models") == 2
-    found = [row for row in rows if row["what"] == "models"]
+    found = [row for row in rows if row["compared"] == "models"]
     assert {row["within"] for row in found} == {"forced-ar", "max-prob"}
     assert all(row["n"] == 8 for row in found)
 

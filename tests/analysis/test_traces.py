@@ -106,7 +106,7 @@ def test_chunk_size_and_threads_do_not_matter(run, monkeypatch):
 
 NAMES = [
     *("n", "mean", "var", "n_content", "content_mean", "content_var"),
-    *("log_prob", "n_eos", "n_overflow"),
+    *("log_prob", "n_eos", "n_overflow", "n_overflow_before"),
     *("n_passes", "n_passes_requested", "n_passes_lookahead", "likelihood"),
 ]
 
@@ -352,7 +352,7 @@ def test_each_run_answers_for_its_own_traces(tmp_path):
         )
         run.save(tmp_path / name)
     both = open_run([tmp_path / "one", tmp_path / "two"])
-    frame = Study(both).every
+    frame = Study(both).all_traces
     assert dict(zip(frame["run"], frame["n_passes"], strict=True)) == {"one": 9, "two": 2}
 
 
@@ -378,4 +378,5 @@ def test_sets_show_where_the_tail_of_the_block_was_filled_first():
     speed = pace(study, study.samples[study.samples["order"] == "max-prob+top=2"])
     assert (speed["tokens_per_pass"].value, speed["passes_per_token"].value) == (2.0, 0.5)
     counts = {row["scope"]: row["n_policies"] for row in policies(study)[1].rows}
-    assert (counts["one token per pass"], counts["several tokens per pass"]) == (2, 1)
+    assert (counts["one token per pass"], counts["several tokens per pass"]) == (0, 0)
+    assert set(frame["likelihood"]) == {"none"}, "the tail came first, so the sums are not likelihoods"

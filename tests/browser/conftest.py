@@ -96,7 +96,7 @@ def page(browser):
     opened.on("console", lambda line: wrong.append(line.text) if _is_bad(line) else None)
     opened.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     opened.on("request", lambda request: None if _is_here(request.url) else wrong.append(request.url))
-    opened.set_default_timeout(60_000)  # a busy machine is no failure
+    opened.set_default_timeout(60_000)  # a busy machine must not fail a test
     yield opened
     context.close()
     assert not wrong

@@ -1,4 +1,4 @@
-"""Boxes of the pages at three sizes: kept with a font of their own, still under the pointer with any font.
+"""Layout of the pages at three widths: stored boxes in one font; nothing moves under the pointer in any font.
 
 ``ORDERLENS_GOLDEN=write pytest tests/browser/test_layout.py`` keeps new boxes.
 """

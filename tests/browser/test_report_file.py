@@ -34,6 +34,21 @@ def test_it_opens_from_disk_and_explores_samples(offline, reports):
     page.get_by_text("Rule:").first.wait_for()
 
 
+@pytest.mark.parametrize("width", [1280, 820, 390])
+def test_column_heads_explain_themselves(offline, reports, width):
+    page = offline
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto((reports / "plain.html").as_uri())
+    page.locator("table.samples tbody tr").first.wait_for()
+    meanings = page.locator("#explorer dl.terms dt").all_inner_texts()
+    assert {"Var", "Mean log q", "Gap", "Passes", "EOS cascade", "Correct"} <= set(meanings)
+    page.locator("#table-fixed-sequence thead a", has_text="Var(log q)").click()
+    assert page.locator(":target dt").inner_text() == "Var"
+    head = page.locator("#table-fixed-sequence thead th", has_text="Var(log q)")
+    assert head.locator("small").inner_text() == "nats²"
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
 def test_hostile_text_is_text(offline, reports):
     page = offline
     page.goto((reports / "evil.html").as_uri())

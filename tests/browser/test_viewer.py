@@ -29,7 +29,7 @@ def states(page):
 
 
 def here(page):
-    """Return the address as the page has it now; ``page.url`` is told of it later."""
+    """Return the address as the page has it now; ``page.url`` changes later."""
     return page.evaluate("location.href")
 
 
@@ -39,6 +39,10 @@ def test_the_list_loads_sorts_filters_and_opens_a_sample(page, address):
     page.get_by_text(re.compile(r"^1–50 of 55 traces$")).wait_for()
     page.get_by_label("Run", exact=True).select_option("plain")
     page.get_by_text("of 48 traces").wait_for()
+    names = rows(page).locator("th a").all_inner_texts()
+    assert names == sorted(names), "not led by the order whose sum is not a likelihood"
+    page.get_by_role("button", name="Var", exact=True).click()
+    page.locator("th[aria-sort=descending]").wait_for()
     values = [float(text) for text in rows(page).locator("td:nth-child(3)").all_inner_texts()]
     assert values == sorted(values, reverse=True)
     page.get_by_label("Order", exact=True).select_option("max-prob+top=4")
@@ -48,7 +52,7 @@ def test_the_list_loads_sorts_filters_and_opens_a_sample(page, address):
     page.get_by_label("Numbers").fill("var > 1000")
     page.get_by_text("No trace fits").wait_for()
     page.get_by_label("Numbers").fill("var >")
-    page.get_by_text("'var >' is no condition").wait_for()
+    page.get_by_text("'var >' is not a condition").wait_for()
     page.get_by_label("Numbers").fill("mean < 0, n >= 1")
     page.get_by_text("of 4 traces").wait_for()
     page.get_by_role("button", name="Sample").click()
@@ -70,7 +74,7 @@ def test_the_list_loads_sorts_filters_and_opens_a_sample(page, address):
 def test_replay_by_buttons_slider_keys_and_play(page, address):
     open_sample(page, address, sample="s1", run="plain", a="max-prob%2Btop%3D4", step=0)
     assert set(states(page)) == {"masked"}
-    page.get_by_role("button", name="One pass on").click()
+    page.get_by_role("button", name="One pass forward").click()
     assert states(page).count("new") == 4
     page.locator("body").press("ArrowRight")
     assert (states(page).count("new"), states(page).count("earlier")) == (4, 4)
@@ -85,11 +89,31 @@ def test_replay_by_buttons_slider_keys_and_play(page, address):
     assert "masked" not in states(page)
 
 
+def test_any_key_pauses_and_neighbours_keep_the_orders(page, address):
+    open_sample(page, address, sample="s1", run="plain", a="forced-ar", b="random", step=0)
+    page.get_by_role("button", name="Play").click()
+    page.locator(".play[aria-pressed=true]").wait_for()
+    page.keyboard.press("x")
+    page.locator(".play[aria-pressed=false]").wait_for()
+    page.get_by_role("button", name="Next →").click()
+    page.get_by_role("heading", name="s2").wait_for()
+    assert page.locator(".panel h3").all_inner_texts() == ["forced-ar", "random"]
+    page.get_by_role("button", name="← Previous").click()
+    page.get_by_role("heading", name="s1").wait_for()
+
+
+def test_unknown_names_in_a_link_are_named(page, address):
+    open_sample(page, address, sample="s1", run="plain", a="forced-ar", b="nobody")
+    page.get_by_role("alert").get_by_text("This sample has no order 'nobody'").wait_for()
+    page.goto(f"{address}#list&order=nothing")
+    page.get_by_text("There is no order 'nothing'").wait_for()
+
+
 def test_changes_of_a_policy_that_revises_are_shown(page, address):
     expected = {
         1: ["new", "masked", "masked", "masked"],
         2: ["earlier", "new", "new", "new"],
-        3: ["earlier", "earlier", "earlier", "taken-back"],
+        3: ["earlier", "earlier", "earlier", "remasked"],
         4: ["earlier", "edited", "earlier", "masked"],
         5: ["earlier", "earlier", "earlier", "new"],
     }
@@ -130,13 +154,13 @@ def test_a_link_leads_to_sample_step_and_colour_and_follows_the_reader(page, add
 
 
 def test_a_lead_opens_two_orders_and_a_filtered_list_has_an_address(page, address, tmp_path):
-    page.emulate_media(reduced_motion="reduce")
     page.goto(f"{address}#list&run=plain&order=random&sort=mean&descending=false")
     page.get_by_text("of 8 traces").wait_for()
     assert page.get_by_label("Order", exact=True).input_value() == "random"
     page.locator("th[aria-sort=ascending]").get_by_text("Mean").wait_for()
-    page.get_by_role("button", name="The orders differ most").click()
+    page.get_by_role("button", name="Largest gap between orders").click()
     page.locator(".panel").nth(1).wait_for()
+    assert page.locator(".play").inner_text() == "Play", "a lead does not play by itself"
     assert page.title().endswith(" · OrderLens viewer")
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save film").click()
@@ -147,8 +171,8 @@ def test_a_lead_opens_two_orders_and_a_filtered_list_has_an_address(page, addres
 
 
 def test_a_link_to_nowhere_says_so(page, address):
-    page.goto(f"{address}#sample=nobody&run=revised")
-    page.get_by_role("alert").get_by_text("no sample 'nobody'").wait_for()
+    page.goto(f"{address}#sample=missing&run=revised")
+    page.get_by_role("alert").get_by_text("no sample 'missing'").wait_for()
     rows(page).first.wait_for()
 
 

@@ -24,11 +24,11 @@ def test_claims_of_several_names_are_corrected_together(study, monkeypatch):
     check = Check("a number", Estimate(1.0, 0.9, 1.1, 50))
     monkeypatch.setitem(FINDINGS._objects, "mine", lambda _: Finding("mine", "It is there.", (check,)))
     alone, together = read(study, "mine"), read(study, ["fixed", "mine"])
-    assert (alone.n_checks, alone.findings[0].word) == (1, SUPPORTED)
+    assert (alone.n_checks, alone.findings[0].outcome) == (1, SUPPORTED)
     assert together.n_checks > 1
     assert together.findings[0].id == "chain-rule"
-    mine = together.findings[-1].checks[0].outcome
-    assert mine.p_claim == alone.findings[0].checks[0].outcome.p
+    mine = together.findings[-1].checks[0].result
+    assert mine.p_claim == alone.findings[0].checks[0].result.p
     assert mine.p_reading > mine.p_claim
 
 

@@ -11,8 +11,8 @@ from orderlens.claims.checks import (
     OPEN,
     SUPPORTED,
     Check,
-    CheckOutcome,
-    Number,
+    CheckResult,
+    ContextNumber,
     at_place,
     p_of_sign,
 )
@@ -29,7 +29,7 @@ def p_of(distance, half, n, z=Z95):
 
 
 def check(value, low, high, n=3, **more):
-    return Check("x", Estimate(value, low, high, n), least=2, **more)
+    return Check("x", Estimate(value, low, high, n), min_n=2, **more)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def check(value, low, high, n=3, **more):
         (check(1.0, 1.0, 2.0), p_of(1.0, 0.5, 3), 1.0),
         (check(1.0, 1.0, 1.0, n=9), 2.0**-8, 1.0),
         (check(1.0, 1.0, 1.0, n=1, p_absent=0.5), math.nan, math.nan),
-        # tests of its own
+        # with separate tests
         (check(1.0, 0.5, 3.0, p=0.7), 0.7, 1.0),
         (check(1.0, 0.5, 3.0, p_absent=0.03), p_of(1.0, 0.5, 3), 0.03),
     ],
@@ -110,7 +110,9 @@ def test_rules_and_numbers_in_words():
         "at least 2 texts or items"
     )
     assert check(0, 0, 0, margin=0.1).rule.split("; ")[1] == "up to 0.1 is too small to count"
-    number = Number("gap (nats)", Estimate(1.23456, 1.0, 1.5, 9, 2, "2 without text"), paper="<1", digits=2)
+    number = ContextNumber(
+        "gap (nats)", Estimate(1.23456, 1.0, 1.5, 9, 2, "2 without text"), paper="<1", digits=2
+    )
     assert number.text() == "gap (nats): 1.23 [1.00, 1.50] (2 undefined) (paper: <1)"
     assert number.record() == {
         "label": "gap (nats)",
@@ -125,30 +127,30 @@ def test_rules_and_numbers_in_words():
 
 
 FITS, MISSES = Estimate(1.0, 0.5, 2.0, 40), Estimate(1.0, -0.5, 2.0, 40)
-LOST, FAR = CheckOutcome(OPEN, 0.01, 0.01, 0.2), CheckOutcome(OPEN, 0.3, 0.3, 0.9)
+LOST, FAR = CheckResult(OPEN, 0.01, 0.01, 0.2), CheckResult(OPEN, 0.3, 0.3, 0.9)
 
 
 @pytest.mark.parametrize(
-    ("word", "checks", "note"),
+    ("outcome", "checks", "note"),
     [
-        (OPEN, [(FITS, LOST)], "; Holm p over the reading = 0.2"),
+        (OPEN, [(FITS, LOST)], "; Holm p over all checks = 0.2"),
         (
             OPEN,
-            [(FITS, LOST), (FITS, CheckOutcome(OPEN, 0.02, 0.02, 0.4))],
-            "; Holm p over the reading = 0.4",
+            [(FITS, LOST), (FITS, CheckResult(OPEN, 0.02, 0.02, 0.4))],
+            "; Holm p over all checks = 0.4",
         ),
-        (OPEN, [(FITS, LOST), (FITS, FAR)], "; Holm p over the reading = 0.2"),
+        (OPEN, [(FITS, LOST), (FITS, FAR)], "; Holm p over all checks = 0.2"),
         (OPEN, [(FITS, FAR)], ""),
         (OPEN, [(MISSES, LOST)], ""),
-        (OPEN, [(FITS, CheckOutcome(OPEN, 0.01, 0.01, 0.04))], ""),
+        (OPEN, [(FITS, CheckResult(OPEN, 0.01, 0.01, 0.04))], ""),
         (NOT_SUPPORTED, [(FITS, LOST)], ""),
     ],
 )
-def test_a_part_says_where_the_correction_took_a_word_away(word, checks, note):
-    made = tuple(Check("x", cell, outcome=outcome) for cell, outcome in checks)
+def test_a_part_says_where_the_correction_prevented_an_outcome(outcome, checks, note):
+    made = tuple(Check("x", cell, result=result) for cell, result in checks)
     shown = "; ".join(item.text() for item in made)
-    assert FindingPart("", word, made).text() == shown + note
-    assert FindingPart("t", word, made).text().startswith("t: x: 1.000 [")
+    assert FindingPart("", outcome, made).text() == shown + note
+    assert FindingPart("t", outcome, made).text().startswith("t: x: 1.000 [")
 
 
 def test_a_part_without_numbers_gives_its_reasons_once():
@@ -172,9 +174,9 @@ def test_sentences_count_checks_and_give_reasons():
     assert reading.counts() == {SUPPORTED: 0, NOT_SUPPORTED: 0, OPEN: 2}
     assert reading.sentence().startswith(
         "2 findings: 0 supported, 0 not supported, 2 left open. "
-        "2 checks were made (1 more could not be made); "
+        "2 checks were made (1 more could not be made). "
     )
-    assert "1 check was made;" in judge([Finding("a", "A.", checks[:1])]).sentence()
+    assert "1 check was made." in judge([Finding("a", "A.", checks[:1])]).sentence()
 
 
 def test_the_correction_over_a_claim_is_not_that_over_the_reading():
@@ -182,7 +184,7 @@ def test_the_correction_over_a_claim_is_not_that_over_the_reading():
     item = check(1.0, 0.5, 3.0)
     p = p_of(1.0, 0.5, 3)
     reading = judge([Finding("a", "A.", (item, item)), Finding("b", "B.", (item,))])
-    found = [c.outcome for f in reading.findings for c in f.checks]
+    found = [c.result for f in reading.findings for c in f.checks]
     assert [o.p for o in found] == pytest.approx([p] * 3)
     assert [o.p_claim for o in found] == pytest.approx([2 * p, 2 * p, p])
     assert [o.p_reading for o in found] == pytest.approx([min(1, 3 * p)] * 3)

@@ -18,7 +18,7 @@ HOW = Resampling(reps=200)
 
 def words(reading: Reading, name: str) -> dict[str, str]:
     (item,) = (item for item in reading.findings if item.id == name)
-    return {part.where: part.word for part in item.parts()}
+    return {part.where: part.outcome for part in item.parts()}
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +79,9 @@ def test_the_random_tier_and_the_band_of_the_structured_orders(mean_only: Readin
         frame.loc[frame["order"] != "random", "item_id"] % 3 > 0
     )
     alike = read_correctness(frame, HOW)
-    assert set(words(alike, "structured-alike").values()) == {SUPPORTED}
+    assert set(words(alike, "structured-equal").values()) == {SUPPORTED}
     frame.loc[frame["order"] == "max-prob", "correct"] = False
-    apart = words(read_correctness(frame, HOW), "structured-alike")
+    apart = words(read_correctness(frame, HOW), "structured-equal")
     assert apart == {
         "forced-ar against max-prob": NOT_SUPPORTED,
         "forced-ar against top-margin": SUPPORTED,
@@ -128,21 +128,21 @@ def test_where_nothing_is_right_accuracies_are_not_compared() -> None:
     found = read_correctness(frame, HOW)
     names = {item.id for item in found.findings}
     assert "random-higher-var" in names
-    assert not names & {"structured-better", "structured-alike", "low-var-in-halves", "min-v-near-best"}
-    assert "too few right" in DownstreamReading(found.findings).text()
+    assert not names & {"structured-better", "structured-equal", "low-var-in-halves", "min-v-near-best"}
+    assert "too few correct" in DownstreamReading(found.findings).text()
 
 
 def test_every_bare_association_says_what_the_controls_leave(
     mean_only: Reading, var_matters: Reading
 ) -> None:
     for reading, clause in (
-        (mean_only, "survives mean log q and length"),
-        (var_matters, "; it survives mean"),
+        (mean_only, "holds at equal mean log q and length"),
+        (var_matters, "; it holds at equal mean"),
     ):
         (item,) = (item for item in reading.findings if item.id == "lower-when-correct")
         assert all(clause in part.text() for part in item.parts())
     (item,) = (item for item in mean_only.findings if item.id == "lower-when-correct")
-    assert not any("; it survives" in part.text() for part in item.parts())
+    assert not any("; it holds" in part.text() for part in item.parts())
 
 
 def test_text_and_markdown_sort_claims_by_outcome(mean_only: Reading) -> None:
@@ -154,10 +154,10 @@ def test_text_and_markdown_sort_claims_by_outcome(mean_only: Reading) -> None:
         places = [shown.index(HEADINGS[word]) for word in (SUPPORTED, NOT_SUPPORTED, OPEN)]
         assert places == sorted(places)
         supported = shown[places[0] : places[1]]
-        assert "Correct answers have lower Var under the same order." in supported
+        assert "Under the same order, correct answers have lower Var than incorrect ones." in supported
         assert "at equal mean log q and equal length" not in supported
     assert "correct answers have lower Var in 4 of 4 orders" in reading.headlines()[0]
-    assert "survives mean log q and length in 0 of 4 orders" in reading.headlines()[0]
+    assert "holds at equal mean log q and length in 0 of 4 orders" in reading.headlines()[0]
     record = reading.record()
     number = record["findings"][1]["checks"][0]
     assert number["interval"][0] < number["estimate"] < number["interval"][1]
@@ -167,7 +167,18 @@ def test_text_and_markdown_sort_claims_by_outcome(mean_only: Reading) -> None:
 def test_a_task_without_a_single_verdict_is_left_open() -> None:
     graded, bare = simulate_study(60), simulate_study(60, task="ungraded").astype({"correct": object})
     found = read_correctness(pd.concat([graded, bare.assign(correct=None)]), HOW, {"ungraded": 25.0})
-    assert {item.word for item in found.findings if item.task == "ungraded"} == {OPEN}
+    assert {item.outcome for item in found.findings if item.task == "ungraded"} == {OPEN}
     assert (
-        "ungraded: too few right or too few wrong answers" in DownstreamReading(found.findings).headlines()[1]
+        "ungraded: too few correct or incorrect answers" in DownstreamReading(found.findings).headlines()[1]
     )
+
+
+def test_rivals_are_judged_where_every_sample_has_them() -> None:
+    """A rival that is the truth beats Var; one with a gap is not compared."""
+    frame = simulate_study(600, seed=3)
+    noise = np.random.default_rng(0).normal(size=len(frame))
+    told = frame.assign(lowest_decile=frame["correct"] + 0.3 * noise, mean_entropy=np.nan)
+    reading = read_correctness(told, HOW)
+    assert set(words(reading, "better-than-lowest_decile").values()) == {NOT_SUPPORTED}
+    ids = {item.id for item in reading.findings}
+    assert not ids & {"better-than-mean_entropy", "better-than-lowest_group"}

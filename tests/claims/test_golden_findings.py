@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from orderlens.claims import FINDINGS, read
-from orderlens.claims.checks import WORDS
+from orderlens.claims.checks import OUTCOMES
 from orderlens.common.plaintext import plain
 
 KINDS = {
@@ -17,6 +17,9 @@ KINDS = {
     "sweep": "sweep",
     "correctness": "evaluate",
     "parallel": None,
+    "census": "census",
+    "independence": "score",
+    "locality": "states",
 }
 """Finding → the runs that it reads."""
 PROSE = ("summary", "rules", "correction", "title", "claim", "rule", "remarks", "sentence", "note")
@@ -51,11 +54,11 @@ def test_every_finding_is_stored_and_no_file_is_left_over(golden):
 def test_a_finding_is_as_strong_as_its_weakest_check(name, readings):
     """Supported only if every check is; a defined check lies in its interval; p grows with the correction."""
     for finding in readings[name].findings:
-        words = {check.word for check in finding.checks}
-        assert words <= set(WORDS)
-        assert (finding.word == WORDS[0]) is (words == {WORDS[0]})
+        words = {check.outcome for check in finding.checks}
+        assert words <= set(OUTCOMES)
+        assert (finding.outcome == OUTCOMES[0]) is (words == {OUTCOMES[0]})
         for check in finding.checks:
-            cell, outcome = check.estimate, check.outcome
+            cell, outcome = check.estimate, check.result
             if cell.low == cell.low and cell.is_defined:
                 assert cell.low - 1e-12 <= cell.value <= cell.high + 1e-12, check.label
             known = [p for p in (outcome.p, outcome.p_claim, outcome.p_reading) if p == p and p is not None]

@@ -1,4 +1,4 @@
-"""One meaning of each word: evidence, evidence of absence, or neither, after the correction."""
+"""One meaning of each outcome: evidence, evidence of absence, or neither, after the correction."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from orderlens.claims.checks import (
     NOT_SUPPORTED,
     OPEN,
+    OUTCOMES,
     SUPPORTED,
-    WORDS,
     Check,
-    CheckOutcome,
-    Number,
+    CheckResult,
+    ContextNumber,
     negated,
     p_of_sign,
 )
@@ -30,11 +30,11 @@ def estimate(value, half, n=N):
 
 
 def word_of(check):
-    return judge([Finding("x", "A claim.", (check,))]).findings[0].word
+    return judge([Finding("x", "A claim.", (check,))]).findings[0].outcome
 
 
 @pytest.mark.parametrize(
-    ("check", "word"),
+    ("check", "outcome"),
     [
         (Check("clear", estimate(1.0, 0.5)), SUPPORTED),
         (Check("wrong side", estimate(-1.0, 0.5)), NOT_SUPPORTED),
@@ -48,7 +48,7 @@ def word_of(check):
         (Check("outside the band", estimate(-3.0, 0.5), above=-1, below=1), NOT_SUPPORTED),
         (Check("across its end", estimate(1.0, 0.5), above=-1, below=1), OPEN),
         (Check("too few", estimate(1.0, 0.1, n=5)), OPEN),
-        (Check("needs more", estimate(1.0, 0.1), least=50), OPEN),
+        (Check("needs more", estimate(1.0, 0.1), min_n=50), OPEN),
         (Check("no interval", Estimate(1.0, n=N)), OPEN),
         (Check("nothing", Estimate.undefined("missing")), OPEN),
         (Check("a test says no", estimate(1.0, 0.1), p=0.2), OPEN),
@@ -59,8 +59,8 @@ def word_of(check):
     ],
     ids=lambda value: value.label if isinstance(value, Check) else value,
 )
-def test_the_word_follows_from_the_interval(check, word):
-    assert word_of(check) == word
+def test_the_word_follows_from_the_interval(check, outcome):
+    assert word_of(check) == outcome
 
 
 def test_a_claim_needs_all_its_checks():
@@ -82,12 +82,12 @@ def test_one_lucky_check_among_many_is_no_support_and_is_said():
     lucky = Finding("lucky", "A claim.", (Check("x", estimate(1.0, 0.8)),))
     others = [Finding(f"o{n}", "Another.", (Check("x", estimate(0.0, 0.8)),)) for n in range(19)]
     (alone,) = judge([lucky]).findings
-    assert alone.word == SUPPORTED
+    assert alone.outcome == SUPPORTED
     reading = judge([lucky, *others])
     (check,) = reading.findings[0].checks
-    assert check.word == OPEN
-    assert check.outcome.p == check.outcome.p_claim < 0.05 <= check.outcome.p_reading
-    assert "Holm p over the reading" in reading.findings[0].parts()[0].text()
+    assert check.outcome == OPEN
+    assert check.result.p == check.result.p_claim < 0.05 <= check.result.p_reading
+    assert "Holm p over all checks" in reading.findings[0].parts()[0].text()
     assert reading.n_checks == 20
     assert "20 checks were made" in reading.sentence()
 
@@ -95,31 +95,31 @@ def test_one_lucky_check_among_many_is_no_support_and_is_said():
 def test_absence_is_corrected_as_well():
     absent = Finding("absent", "A claim.", (Check("x", estimate(0.0, 0.09), margin=0.1),))
     others = [Finding(f"o{n}", "Another.", (Check("x", estimate(0.0, 0.5), margin=0.1),)) for n in range(19)]
-    assert judge([absent]).findings[0].word == NOT_SUPPORTED
-    assert judge([absent, *others]).findings[0].word == OPEN
+    assert judge([absent]).findings[0].outcome == NOT_SUPPORTED
+    assert judge([absent, *others]).findings[0].outcome == OPEN
 
 
 def test_the_same_claim_about_several_tasks_is_one_family():
     checks = (Check("x", estimate(1.0, 0.8)),)
     reading = judge([Finding("a", "A claim.", checks, task=task) for task in ("s", "t")])
-    outcome = reading.findings[0].checks[0].outcome
+    outcome = reading.findings[0].checks[0].result
     assert outcome.p_claim == pytest.approx(2 * outcome.p)
 
 
-def finding(word):
+def finding(outcome):
     checks = (
-        Check("gap (nats)", estimate(1.0, 0.5), paper=0.49, outcome=CheckOutcome(word)),
-        Check("first", Estimate.undefined("not measured"), outcome=CheckOutcome(word)),
+        Check("gap (nats)", estimate(1.0, 0.5), paper=0.49, result=CheckResult(outcome)),
+        Check("first", Estimate.undefined("not measured"), result=CheckResult(outcome)),
     )
-    numbers = (Number("second", Estimate.undefined("not measured")),)
+    numbers = (ContextNumber("second", Estimate.undefined("not measured")),)
     return Finding("some-gap", "Orders differ.", checks, "Section 4", "", "gap above 0.", numbers, ("Note.",))
 
 
 def test_all_outcomes_are_printed_alike():
-    texts = [Reading((finding(word),)).text().splitlines()[2:] for word in WORDS]
+    texts = [Reading((finding(outcome),)).text().splitlines()[2:] for outcome in OUTCOMES]
     shapes = [
-        [line.replace(word, "WORD").replace(word.capitalize(), "WORD") for line in text[:7]]
-        for text, word in zip(texts, WORDS, strict=True)
+        [line.replace(outcome, "WORD").replace(outcome.capitalize(), "WORD") for line in text[:7]]
+        for text, outcome in zip(texts, OUTCOMES, strict=True)
     ]
     assert shapes[0] == shapes[1] == shapes[2]
 
@@ -155,7 +155,7 @@ def test_records_are_plain_and_complete():
     assert check["interval"] == [0.5, 1.5]
     assert check["p"] < 0.01
     assert "above 0; up to 0.1 is too small to count; at least 6" in check["rule"]
-    assert check["word"] == SUPPORTED
+    assert check["outcome"] == SUPPORTED
     assert math.isnan(item["numbers"][0]["estimate"])
 
 
@@ -166,7 +166,7 @@ def test_places_are_judged_one_by_one():
         Check("y", estimate(1.0, 0.1), where="a"),
     )
     (item,) = judge([Finding("x", "A claim.", checks)]).findings
-    assert [(part.where, part.word) for part in item.parts()] == [("a", SUPPORTED), ("b", OPEN)]
+    assert [(part.where, part.outcome) for part in item.parts()] == [("a", SUPPORTED), ("b", OPEN)]
     assert [part.where for part in item.at(OPEN)] == ["b"]
 
 

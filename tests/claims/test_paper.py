@@ -42,7 +42,7 @@ def numbers(finding):
 def test_an_exact_joint_does_not_support_chain_rule_deviation():
     findings = fixed_read("hmm")
     finding = findings["chain-rule"]
-    assert finding.word == findings["chain-rule-per-text"].word == NOT_SUPPORTED
+    assert finding.outcome == findings["chain-rule-per-text"].outcome == NOT_SUPPORTED
     assert "1e-09 nats per token" in finding.rule
     cell = numbers(finding)["range_of_means, deployable orders (nats/token)"].estimate
     assert 0 <= cell.value < 1e-9
@@ -51,8 +51,8 @@ def test_an_exact_joint_does_not_support_chain_rule_deviation():
 def test_a_broken_joint_does():
     """Every text shifts, but not all in the same direction: eight texts do not settle the average."""
     findings = fixed_read("hmm:incoherence=0.5")
-    assert findings["chain-rule-per-text"].word == SUPPORTED
-    assert findings["chain-rule"].word == OPEN
+    assert findings["chain-rule-per-text"].outcome == SUPPORTED
+    assert findings["chain-rule"].outcome == OPEN
     found = numbers(findings["chain-rule"])
     ours, all_orders = (
         found[f"range_of_means, {scope} orders (nats/token)"].estimate for scope in ("deployable", "all")
@@ -65,14 +65,14 @@ def test_a_broken_joint_does():
 
 def test_without_a_noise_floor_the_deviation_is_left_open():
     finding = fixed_read("hmm:incoherence=0.5", noise=False)["chain-rule"]
-    assert finding.word == OPEN
+    assert finding.outcome == OPEN
     assert "noise floor was not measured" in finding.sentence()
     assert not numbers(finding)["noise floor (nats/token)"].estimate.is_defined
 
 
 def test_too_few_texts_decide_nothing():
     findings = fixed_read("hmm:incoherence=0.5", n=3)
-    assert {item.word for item in findings.values()} == {OPEN}
+    assert {item.outcome for item in findings.values()} == {OPEN}
     assert "3 of at least 6 texts" in findings["chain-rule"].sentence()
 
 
@@ -115,7 +115,7 @@ WIDE = np.array([-0.1, -4.0] * 4)
 
 def test_paths_that_go_left_to_right_and_seal_the_tail_early_support_the_paper():
     found = decoded(SEALED, ENDING, WIDE)
-    assert {item.word for item in found.values()} == {SUPPORTED}
+    assert {item.outcome for item in found.values()} == {SUPPORTED}
     cells = numbers(found["near-left-to-right"])
     assert cells["content Spearman with left-to-right, max-prob"].estimate.value == pytest.approx(1.0)
     cascade = numbers(found["eos-cascade"])
@@ -125,9 +125,9 @@ def test_paths_that_go_left_to_right_and_seal_the_tail_early_support_the_paper()
 
 def test_reversed_paths_without_eos_and_a_calm_random_order_do_not():
     found = decoded(L2R[::-1], CONTENT, np.array([-0.2, -0.3] * 4))
-    assert found["near-left-to-right"].word == NOT_SUPPORTED
-    assert found["random-tier"].word == NOT_SUPPORTED
-    assert found["eos-cascade"].word == OPEN
+    assert found["near-left-to-right"].outcome == NOT_SUPPORTED
+    assert found["random-tier"].outcome == NOT_SUPPORTED
+    assert found["eos-cascade"].outcome == OPEN
     assert "no text of this run holds an EOS token" in found["eos-cascade"].sentence()
 
 
@@ -136,7 +136,7 @@ def test_a_tail_sealed_only_at_the_end_is_no_early_cascade():
     share = numbers(found)["texts with a cascade of ≥ 3 EOS before more content, max-prob"].estimate
     assert share.value == 0.0
     assert share.high > 0  # sixteen texts cannot rule it out
-    assert found.word == OPEN
+    assert found.outcome == OPEN
 
 
 class Evaluator:
@@ -145,7 +145,7 @@ class Evaluator:
     name = "by-hand"
 
     def token_logprobs(self, pairs):
-        return [np.full(3, -float(text)) for _, text in pairs]
+        return [np.full(3, -float(text.removeprefix("p"))) for _, text in pairs]
 
 
 def swept(nll, spread, *, evaluator=True):
@@ -192,7 +192,7 @@ def paper_like():
 
 def test_a_sweep_like_the_papers_supports_every_finding():
     found = swept(*paper_like())
-    assert {name: item.word for name, item in found.items()} == dict.fromkeys(found, SUPPORTED)
+    assert {name: item.outcome for name, item in found.items()} == dict.fromkeys(found, SUPPORTED)
     lead = numbers(found["max-prob-stable"])
     assert lead["rise of log median PPL to T = 1: smallest other − max-prob"].estimate.value == pytest.approx(
         2.2
@@ -210,14 +210,14 @@ def test_a_sweep_that_turns_it_round_supports_none():
     nll["max-prob"][1.0] = 5.0
     nll["random"][0.0] = 8.0
     spread["max-prob"][1.0] = 0.9
-    words = {name: item.word for name, item in swept(nll, spread).items()}
+    words = {name: item.outcome for name, item in swept(nll, spread).items()}
     assert words == dict.fromkeys(words, NOT_SUPPORTED)
 
 
 def test_without_an_evaluator_only_var_is_judged():
     found = swept(*paper_like(), evaluator=False)
-    assert found["var-grows"].word == SUPPORTED
-    assert {found[name].word for name in ("greedy-lowest", "spread-grows", "high-temperature")} == {OPEN}
+    assert found["var-grows"].outcome == SUPPORTED
+    assert {found[name].outcome for name in ("greedy-lowest", "spread-grows", "high-temperature")} == {OPEN}
     assert any("was not measured" in line for line in found["greedy-lowest"].lines())
 
 

@@ -1,4 +1,4 @@
-"""Findings on sets: supported where the truth is known, silent where nothing was committed together."""
+"""Findings on sets: supported where the truth is known, none where every pass commits one token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reading():
 
 
 def test_on_the_chains_own_texts_sets_cost_coupling_and_lower_var(reading) -> None:
-    words = {finding.id: finding.word for finding in reading.findings}
+    words = {finding.id: finding.outcome for finding in reading.findings}
     for name in ("sets-cost-likelihood", "loss-is-coupling", "var-falls-with-sets"):
         assert words[name] == "supported", name
 
@@ -49,11 +49,11 @@ def test_without_couplings_the_share_is_left_open() -> None:
     samples = [ol.Sample(str(i), "hello", " there"[: 3 + i % 3]) for i in range(8)]
     study = Study(ol.score("hmm", samples, ["max-prob", "max-prob+top=2"]), QUICK)
     found = {finding.id: finding for finding in read(study, "parallel").findings}
-    assert found["loss-is-coupling"].word == "left open"
+    assert found["loss-is-coupling"].outcome == "left open"
     assert "--couplings" in found["loss-is-coupling"].checks[0].estimate.why
 
 
 def test_one_token_per_pass_is_no_case() -> None:
     study = Study(ol.score("hmm", [ol.Sample("a", "hello", "there")], ["max-prob"]), QUICK)
-    with pytest.raises(UserInputError, match="finding 'parallel': every policy reveals one by one"):
+    with pytest.raises(UserInputError, match="finding 'parallel': every policy reveals one token per pass"):
         read(study, "parallel")

@@ -57,6 +57,42 @@ def test_all_tables_that_the_run_can_fill(run, capsys):
     assert "fixed-sequence" not in names
 
 
+def test_the_seed_changes_the_intervals_and_nothing_else(run, tmp_path, capsys):
+    def bounds(*words):
+        assert main(["analyze", run, "--table", "generation", "--json", *FAST, *words]) == 0
+        cells = [
+            cell for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"] for cell in row.values()
+        ]
+        known = [cell for cell in cells if isinstance(cell, dict)]
+        return [cell["value"] for cell in known], [cell["low"] for cell in known]
+
+    plain, again, other = bounds(), bounds("--seed", "0"), bounds("--seed", "7")
+    assert plain == again
+    assert other[0] == plain[0]
+    assert other[1] != plain[1]
+
+
+@pytest.mark.parametrize("verb", ["report", "downstream", "analyze"])
+def test_the_seed_reaches_the_study(run, tmp_path, monkeypatch, verb):
+    from orderlens.analysis.study import Study
+
+    opened = []
+    monkeypatch.setattr(Study, "open", lambda runs, options: opened.append(options) or 1 / 0)
+    out = ["--out", str(tmp_path / "r.html")] if verb == "report" else []
+    assert main([verb, run, "--seed", "5", *FAST, *out]) == 1
+    assert (opened[0].resampling.seed, opened[0].resampling.reps) == (5, 20)
+
+
+def test_the_device_is_the_evaluators(run, monkeypatch):
+    from orderlens.analysis import study
+
+    loaded = []
+    monkeypatch.setattr(study, "load_evaluator", lambda *words: loaded.append(words) or 1 / 0)
+    words = ["--table", "generation", "--evaluator", "tiny-ar", "--device", "cpu"]
+    assert main(["analyze", run, *words, *FAST]) == 1
+    assert loaded == [("tiny-ar", "cpu")]
+
+
 @pytest.mark.parametrize("form", ["text", "csv", "latex", "markdown", "json"])
 def test_formats(run, form, capsys, tmp_path):
     assert main(["analyze", run, "--table", "quadrants,selectors", "--format", form, *FAST]) == 0
@@ -91,6 +127,15 @@ def test_list(capsys):
     assert "theory" in json.loads(capsys.readouterr().out)
 
 
+def test_explain_needs_no_run(capsys):
+    assert main(["analyze", "--explain", "--table", "coherence"]) == 0
+    shown = capsys.readouterr().out
+    assert "Noise floor  (noise_floor)" in shown
+    assert "Accuracy" not in shown
+    assert main(["analyze", "--explain", "--json"]) == 0
+    assert "EOS cascade" in {entry["term"] for entry in json.loads(capsys.readouterr().out)}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -101,6 +146,7 @@ def test_list(capsys):
         (["{run}", "--bootstrap", "-5"], "--bootstrap -5 must be at least 0"),
         (["/nowhere/at/all"], "/nowhere/at/all"),
         ([], "no run given"),
+        (["--explain", "--table", "coherenc"], "did you mean 'coherence'"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(run, arguments, message, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import pytest
 from rich.progress import Progress
 
 from orderlens.cli import console, terminal
-from orderlens.cli.console import Bar, crew_line, print_json, print_line, progress_bar
+from orderlens.cli.console import Bar, print_json, print_line, progress_bar, states_line
 from orderlens.cli.terminal import printable_json
 from orderlens.common.plaintext import printable
 from orderlens.runs.worker_log import WorkerState
@@ -78,8 +79,8 @@ def states(*names: str) -> list[WorkerState]:
 
 
 def test_workers_are_counted_most_first() -> None:
-    assert crew_line(states("loading", "working", "working")) == "2 working, 1 loading"
-    assert crew_line([]) == ""
+    assert states_line(states("loading", "working", "working")) == "2 working, 1 loading"
+    assert states_line([]) == ""
 
 
 def test_a_bar_counts_and_ends_where_the_work_ended() -> None:
@@ -139,3 +140,14 @@ def test_log_records_are_lines_of_their_own_and_safe(capsys) -> None:
 def test_tables_are_as_wide_as_the_terminal(monkeypatch, terminal, columns) -> None:
     monkeypatch.setattr(console, "stdout", SimpleNamespace(width=72, is_terminal=terminal))
     assert console.table_width() == columns
+
+
+def test_numpy_warnings_are_not_printed() -> None:
+    code = (
+        "import numpy as np, sys\n"
+        "from orderlens.cli import main\n"
+        "main.dispatch = lambda words: int(np.isfinite(np.float64(1e308) * np.float64(10)))\n"
+        "main.entry_point()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

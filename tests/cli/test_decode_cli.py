@@ -87,7 +87,7 @@ def test_generate_shows_how_texts_begin_and_export_gives_token_texts(capsys, dat
     code, _, error = run(
         capsys, "runs", "export", tmp_path / "g", "--tokens", "--table", "outputs", "-o", tmp_path / "o.csv"
     )
-    assert (code, "--tokens goes with --table reveals" in error) == (2, True)
+    assert (code, "--tokens does not apply to --table" in error) == (2, True)
 
 
 def test_orders_are_added_to_a_run(capsys, data, tmp_path):
@@ -169,7 +169,7 @@ def test_bad_input_is_one_line_and_exit_2(capsys, data, tmp_path, extra, message
     [
         (["--temperature", "-1"], "temperature=-1.0 must be a finite number"),
         (["--max-new-tokens", "20000"], "between 1 and 16384"),
-        (["--orders", "oracle-max-q"], "needs a known target and cannot generate"),
+        (["--orders", "oracle-max-q"], "needs the target and cannot generate"),
     ],
 )
 def test_bad_generation_is_refused(capsys, data, tmp_path, arguments, message):

@@ -28,7 +28,7 @@ def test_a_job_of_more_than_an_hour_says_so_once_after_a_minute(clock):
     clock.now += 2
     warning = forecast.advance(65)
     assert warning.startswith("this will take about 34 days more (1,365 of 65,000,000 in the first 61 s")
-    assert warning.endswith("shorter with --limit")
+    assert warning.endswith("--limit makes it shorter")
     clock.now += 600
     assert forecast.advance(1) is None
 

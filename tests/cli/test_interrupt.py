@@ -43,19 +43,19 @@ from pathlib import Path
 from orderlens.cli.main import entry_point
 from orderlens.runs import run as running
 
-begin, left = running.begin, list(range({units}))
+decode_unit, left = running.decode_unit, list(range({units}))
 
 def held(*arguments):
     if left:
         left.pop()
-        return begin(*arguments)
+        return decode_unit(*arguments)
     Path({begun!r}).touch()
     end = time.monotonic() + {patience}
     while time.monotonic() < end:
-        found = begin(*arguments)
+        found = decode_unit(*arguments)
     return found
 
-running.begin = held
+running.decode_unit = held
 sys.exit(entry_point())
 """
 """The program, which computes the unit after the first ones over and over: it is never done too early."""
@@ -131,7 +131,7 @@ def test_a_stopped_run_says_what_is_kept_and_goes_on(data, tmp_path, stop_after,
     line = last_line(err)
     assert f"{word}: " in line
     assert "2 finished units" in line
-    assert f"kept in {run}; the same command goes on there" in line
+    assert f"kept in {run}; the same command resumes there" in line
     kept = set(ol.open_run(run).samples().to_pandas()["sample_id"])
     assert kept == {"d0", "d1"}
     assert main([*map(str, command), "--json"]) == 0
@@ -170,7 +170,7 @@ def test_an_interrupted_replication_goes_on(data, tmp_path, stop_after):
     command += ["questions,score", "--batch-size", 1, "--limit", 40]
     code, _, err = stop_after(2, *command)
     assert code == 130, err
-    assert f"kept in {folder}; the same command goes on there" in last_line(err)
+    assert f"kept in {folder}; the same command resumes there" in last_line(err)
 
 
 def test_an_analysis_writes_all_or_nothing(tmp_path, start):
@@ -215,7 +215,7 @@ def test_training_keeps_its_last_step(tmp_path, start):
     assert code == 130, err
     step = load_checkpoint(out / "checkpoint.pt")["step"]
     assert step >= 10
-    assert f"step {step} is kept in {out}; the same command with --resume goes on there" in last_line(err)
+    assert f"step {step} is kept in {out}; the same command with --resume continues there" in last_line(err)
     again = start(*command, "--steps", step + 5, "--resume", "--json")
     told, err = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, err

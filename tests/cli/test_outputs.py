@@ -90,7 +90,7 @@ def test_python_refuses_to_write_inside_a_run_too(run):
     before = content(run)
     with pytest.raises(UserInputError, match="is inside the run"):
         draw_figures(ol.Study.open(run), run / "figures", ["lorenz"], ["svg"])
-    with pytest.raises(RunError, match=r"is inside the run .*; choose a place outside it"):
+    with pytest.raises(RunError, match=r"is inside the run .*; choose a folder outside it"):
         ol.score("hmm:block=8", SAMPLES, ["forced-ar"], out=run / "parts" / "inner")
     assert content(run) == before
 

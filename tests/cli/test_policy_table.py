@@ -84,3 +84,15 @@ def test_evaluate_lists_policies_by_task_and_grader(monkeypatch: pytest.MonkeyPa
         "choice", "max-prob:select=argmax+klass=0.9:0.01", "+edit=0.9",
     ]  # fmt: skip
     assert lines[4].split() == ["max-prob+top=2", "3", "33.33", "10.00–90.00", "0"]
+
+
+def test_instructions_have_their_own_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console.stdout, "width", 90)
+    numbers = {"n": 3, "accuracy": 1 / 3, "low": 0.1, "high": 0.9, "n_without_answer": 0, "seed": None}
+    rows = [
+        {"task": "ifeval", "order": "max-prob", "grader": "strict", "instruction_strict": 0.625} | numbers,
+        {"task": "cmath", "order": "max-prob", "grader": "last-number"} | numbers,
+    ]
+    lines = [line.split() for line in shown(accuracy_table(rows), 90)]
+    assert ["max-prob", "3", "33.33", "10.00–90.00", "62.50", "0"] in lines
+    assert ["max-prob", "3", "33.33", "10.00–90.00", "–", "0"] in lines

@@ -56,7 +56,7 @@ def finished(printed):
 
 def test_json_holds_plan_tables_and_findings(printed):
     assert printed["plan"]["n_texts"] == 6
-    words = {item["id"]: item["word"] for item in printed["reading"]["findings"]}
+    words = {item["id"]: item["outcome"] for item in printed["reading"]["findings"]}
     assert words["chain-rule"] != "supported"  # the control is one exact joint; six texts may leave it open
     assert {table["table"] for table in printed["tables"]} >= {"fixed-sequence", "generation", "temperature"}
     assert any("unknown evaluator 'none-such'" in note for note in printed["notes"])
@@ -134,5 +134,5 @@ def test_the_demo_starts_without_arguments(tmp_path, capsys, monkeypatch):
     (tmp_path / "letter.txt").write_text("")
     assert main(["demo", "--out", str(tmp_path)]) == 2
     captured = capsys.readouterr()
-    assert "using hmm" in captured.out
+    assert "It uses hmm because the bundled model tiny lacks" in captured.out
     assert "not empty and holds no replication" in captured.err

@@ -20,8 +20,8 @@ def run_of(traces, orders=(), **tables):
 
 
 def test_rows_stand_as_the_orders_were_asked_for() -> None:
-    asked = ["random:1+top=2", "forced-ar", "random:0", "random:2", "max-prob+top=2"]
-    run = ol.score("hmm", [ol.Sample("a", [1, 2], [3, 4, 5, 6])], asked)
+    requested = ["random:1+top=2", "forced-ar", "random:0", "random:2", "max-prob+top=2"]
+    run = ol.score("hmm", [ol.Sample("a", [1, 2], [3, 4, 5, 6])], requested)
     found = [(row["order"], row["seed"]) for row in summarise(run)]
     assert found == [
         ("random+top=2", 1),
@@ -78,15 +78,17 @@ def test_the_page_shows_undefined_texts_and_what_is_left(capsys) -> None:
     assert shown.count("(empty)") == 2
     assert "a b\\x1b[31m" in shown
     assert "… and 2 more texts: orderlens runs export runs/here --table outputs --out texts.csv" in shown
-    assert shown.rstrip().endswith("run: runs/here")
+    assert shown.rstrip().endswith(
+        "run: runs/here\nnext: orderlens view runs/here\n      orderlens report runs/here"
+    )
 
 
 def test_json_holds_the_same_numbers(tmp_path, capsys) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"id": "a", "prompt": "ab", "target": "cd"}\n')
     out = str(tmp_path / "run")
-    asked = ["--data", str(rows), "--orders", "random:1,forced-ar", "--out", out, "--json"]
-    assert main(["score", "--model", "hmm", *asked]) == 0
+    requested = ["--data", str(rows), "--orders", "random:1,forced-ar", "--out", out, "--json"]
+    assert main(["score", "--model", "hmm", *requested]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["run"], found["kind"], found["model"]) == (out, "score", "hmm")
     frame = ol.open_run(out).samples().to_pandas()
@@ -95,3 +97,24 @@ def test_json_holds_the_same_numbers(tmp_path, capsys) -> None:
         assert row["mean"] == pytest.approx(mine["mean"].mean())
         assert row["log_prob"] == pytest.approx(mine["log_prob"].mean())
     assert [row["order"] for row in found["orders"]] == ["random", "forced-ar"]
+
+
+def test_a_preset_keeps_its_name_next_to_what_it_stands_for(tmp_path, capsys) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": "a", "prompt": "ab", "target": "cd"}\n')
+    words = ["score", "--model", "hmm", "--data", str(rows), "--orders", "llada,random:1"]
+    assert main([*words, "--out", str(tmp_path / "my run")]) == 0
+    shown = capsys.readouterr().out
+    assert "max-prob (llada)" in shown
+    assert "random:1 " in shown
+    place = f"'{tmp_path / 'my run'}'"
+    assert shown.endswith(f"next: orderlens analyze {place}\n      orderlens report {place}\n")
+    assert main([*words, "--out", str(tmp_path / "b"), "--json"]) == 0
+    orders = json.loads(capsys.readouterr().out)["orders"]
+    assert [(row["order"], row["preset"]) for row in orders] == [("max-prob", "llada"), ("random", None)]
+
+
+def test_two_names_of_one_rule_are_both_named(tmp_path, capsys) -> None:
+    words = ["score", "--model", "hmm", "--orders", "llada,max-prob", "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert "'llada' and 'max-prob' both mean 'max-prob'; name one of them" in capsys.readouterr().err

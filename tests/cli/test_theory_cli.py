@@ -144,7 +144,7 @@ def test_documents_of_a_csv_are_never_merged_silently(capsys, tmp_path) -> None:
     path.write_text("doc,pos,lp\none,2,-3\none,1,-1\ntwo,1,-2\ntwo,2,-2\n")
     code, _, err = run(capsys, "profile", path, "--column", "lp")
     assert code == 2
-    assert "may hold several traces" in err
+    assert "may contain several traces" in err
     assert "--by doc" in err
     report = run_json(capsys, "profile", path, "--column", "lp", "--by", "doc", "--step", "pos")
     assert [trace["name"] for trace in report["traces"]] == [{"doc": "one"}, {"doc": "two"}]
@@ -233,6 +233,8 @@ def test_fit_reports_intervals_and_misfit(capsys, tmp_path) -> None:
     assert "bootstrap" in out
     assert "deviance" in out
     assert "always the argmax" in out
+    assert run(capsys, "fit", tmp_path / "r.parquet", "--bootstrap", "20", "--seed", "0")[1] == out
+    assert run(capsys, "fit", tmp_path / "r.parquet", "--bootstrap", "20", "--seed", "1")[1] != out
     frame.drop(columns="is_argmax").to_csv(tmp_path / "r.csv", index=False)
     code, _, err = run(capsys, "fit", tmp_path / "r.csv")
     assert code == 2
@@ -268,8 +270,8 @@ def test_mistakes_are_one_line_and_exit_2(capsys, arguments: list[str], message:
         ("t.jsonl", "-1\n{\n", "line 2: not valid JSON"),
         ("t.json", '"text"', "expected numbers, or objects with 'logq'"),
         ("t.json", "{", "not valid JSON"),
-        ("t.json", "[]", "holds no trace"),
-        ("t.xyz", "-1", "unknown kind of file"),
+        ("t.json", "[]", "has no trace"),
+        ("t.xyz", "-1", "unknown file format"),
         ("t.parquet", "junk", "not a readable Parquet file"),
     ],
 )

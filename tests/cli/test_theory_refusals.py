@@ -30,11 +30,11 @@ def refused(capsys, *arguments):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--by", "sample_id"), "--by is for files; the run"),
+        (("--by", "sample_id"), "--by is for files only"),
         (("--column", "nothing"), "--column 'nothing' is not a trace column; allowed: sample_id"),
         (("--step", "nothing"), "--step 'nothing' is not a trace column"),
-        (("--sample", "c"), "holds no trace with sample 'c'"),
-        (("--order", "random", "--sample", "a"), "holds no trace with sample 'a' with order 'random'"),
+        (("--sample", "c"), "has no trace with sample 'c'"),
+        (("--order", "random", "--sample", "a"), "has no trace with sample 'a' with order 'random'"),
         (("--limit", "0"), "--limit 0 must be at least 1"),
         (("--top", "-1"), "--top -1 must be at least 0"),
     ],

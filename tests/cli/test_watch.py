@@ -17,8 +17,8 @@ from orderlens.runs.worker_log import (
     Failures,
     WorkerLog,
     WorkerState,
-    forget_workers,
     read_states,
+    remove_ended_workers,
     steps_left,
 )
 from orderlens.store.folder import open_folder
@@ -43,8 +43,8 @@ def test_workers_and_failures_are_listed(run: Path, capsys: pytest.CaptureFixtur
     clock = iter(range(100))
     notebook = WorkerLog(folder, "w-1", "other", "cuda:0", clock=lambda: float(next(clock)))
     notebook.advance(90)
-    notebook.becomes("working", unit="x")
-    Failures(folder, 2).note("x", "ValueError: \x1b[31mred", "w-1", samples=("s\x1b[2J",))
+    notebook.set_state("working", unit="x")
+    Failures(folder, 2).record("x", "ValueError: \x1b[31mred", "w-1", samples=("s\x1b[2J",))
     assert main(["runs", "watch", str(run), "--once"]) == 0
     said = capsys.readouterr().out
     assert "w-1" in said
@@ -66,10 +66,10 @@ def test_a_worker_that_says_nothing_is_silent() -> None:
 
 
 def test_what_is_left_is_foreseen_from_the_workers_of_a_command(run: Path) -> None:
-    first = WorkerState("a", "s", state="working", tokens=600, ahead=10_000, seconds=10.0)
-    second = WorkerState("b", "s", state="done", tokens=400, ahead=10_000, seconds=10.0)
+    first = WorkerState("a", "s", state="working", tokens=600, planned=10_000, seconds=10.0)
+    second = WorkerState("b", "s", state="done", tokens=400, planned=10_000, seconds=10.0)
     assert steps_left([first, second]) == 9_000
-    assert steps_left([first, replace(first, name="c", session="other", ahead=0)]) is None
+    assert steps_left([first, replace(first, name="c", session="other", planned=0)]) is None
     assert steps_left([second]) is None
     facts = {"run": "r", "state": "running", "units": 3, "rate": 100.0, "left": 9_000}
     head = str(picture({**facts, "workers": [], "failures": []})[0])
@@ -90,10 +90,26 @@ def test_a_run_with_busy_workers_is_running(tmp_path: Path) -> None:
 
     with open_writer(tmp_path / "run", {"kind": "score"}):
         notebook = WorkerLog(open_folder(tmp_path / "run"), "w", "s", "cpu")
-        notebook.becomes("working", unit="k")
+        notebook.set_state("working", unit="k")
         assert look(open_folder(tmp_path / "run"))["state"] == "running"
-        notebook.becomes("stopped", unit=None)
+        notebook.set_state("stopped", unit=None)
         assert look(open_folder(tmp_path / "run"))["state"] == "incomplete"
+
+
+def test_updates_come_at_the_given_interval(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from orderlens.cli import console, watch
+
+    states, slept = iter(["running", "running", "complete"]), []
+    facts = look(open_folder(run))
+    monkeypatch.setattr(watch, "look", lambda folder: {**facts, "state": next(states)})
+    monkeypatch.setattr(watch.time, "sleep", slept.append)
+    monkeypatch.setattr(type(console.stdout), "is_terminal", True)
+    assert main(["runs", "watch", str(run), "--every", "0.5"]) == 0
+    assert slept == [0.5, 0.5]
+    assert main(["runs", "watch", str(run), "--every", "0.1"]) == 2
+    assert "--every 0.1 must be at least 0.2" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +119,7 @@ def test_a_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.Captu
 
 def test_others_at_work_are_not_forgotten(run: Path) -> None:
     folder = open_folder(run)
-    WorkerLog(folder, "busy", "other", "cpu").becomes("working", unit="x")
-    WorkerLog(folder, "over", "other", "cpu").becomes("done", unit=None)
-    forget_workers(folder)
+    WorkerLog(folder, "busy", "other", "cpu").set_state("working", unit="x")
+    WorkerLog(folder, "over", "other", "cpu").set_state("done", unit=None)
+    remove_ended_workers(folder)
     assert [state.name for state in read_states(folder)] == ["busy"]

@@ -117,7 +117,7 @@ def test_a_text_file_is_read_as_asked_and_said(capsys, tmp_path):
     assert code == 0
     assert "1 of 1 rows used" in text
     assert (
-        "read as one text (it has 2 paragraphs and 3 lines; --split paragraphs or --split lines cuts it)"
+        "read as one text (it has 2 paragraphs and 3 lines; --split paragraphs or --split lines splits it)"
         in text
     )
     code, text, _ = run(capsys, *arguments, "--split", "lines", "--out", tmp_path / "lines")

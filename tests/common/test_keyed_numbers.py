@@ -15,7 +15,7 @@ def stream(chain: int) -> np.random.Generator:
 
 @pytest.mark.parametrize("ahead", [1, 12, 1024])
 def test_rows_of_every_pass(monkeypatch, ahead):
-    monkeypatch.setattr(rng, "NUMBERS_AHEAD", ahead)
+    monkeypatch.setattr(rng, "BUFFERED_NUMBERS", ahead)
     rows, expected = NumberRows(4, 6, stream), [stream(n).random((9, 6)) for n in range(4)]
     for t in range(9):
         chains = np.array([2, 0]) if t % 2 else np.array([3, 2, 0])  # chain 3 leaves passes out

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from orderlens.decode.head import target_stats
-from orderlens.decode.reference import score_plainly
+from orderlens.decode.reference import reference_score
 from orderlens.decode.score import score_batch
 from orderlens.errors import OrderLensError, UserInputError
 from orderlens.models.abilities import CastsDtype, Chats, OnDevice, ReleasesMemory, SuggestsBatch
@@ -28,6 +28,7 @@ from support import (
     write_llada2,
     write_mdlm,
     write_modernbert,
+    write_moe,
     write_roberta,
     write_sedd,
     write_xlnet,
@@ -43,12 +44,25 @@ CHECKPOINTS = {
         {"n_heads": 4, "n_kv_heads": 2, "qk_norm": False, "int8": True},
     ),
     "llada2_moe": ("llada2_moe", write_llada2, {}),
+    "llada2_moe, expert capacity": (
+        "llada2_moe",
+        write_llada2,
+        {"expert_capacity": 6, "block_size": 8, "delete_token_id": 100, "split_token_id": 101},
+    ),
+    "lladamoe": ("lladamoe", write_moe, {}),
+    "lladamoe, router bias": ("lladamoe", write_moe, {"moe_router_enable_expert_bias": True}),
+    "sdar_moe": ("sdar_moe", write_moe, {"family": "sdar_moe"}),
+    "sdar_moe, every second layer": (
+        "sdar_moe",
+        write_moe,
+        {"family": "sdar_moe", "decoder_sparse_step": 2, "norm_topk_prob": False, "block_size": 8},
+    ),
     "mdlm": ("mdlm", write_mdlm, {}),
     "bd3lm": ("bd3lm", write_bd3lm, {}),
     "sedd": ("sedd", write_sedd, {}),
     **{
         f"dense, {family}": (family, write_dense, {"family": family})
-        for family in ("llada", "Dream", "sdar", "Fast_dLLM_Qwen")
+        for family in ("llada", "Dream", "sdar", "Fast_dLLM_Qwen", "nemotron_labs_diffusion")
     },
     "xlnet": ("xlnet", write_xlnet, {}),
     "bert": ("bert", write_bert, {}),
@@ -268,7 +282,7 @@ def test_scoring_equals_the_slow_reference(model, ids):
     assert all(np.array_equal(columns[name], again[name]) for name in columns)
     for o, policy in enumerate(policies):
         mine = columns["order"] == o
-        plain = list(score_plainly(model, sample, policy))
+        plain = list(reference_score(model, sample, policy))
         assert columns["position"][mine].tolist() == [reveal.position for reveal in plain]
         assert columns["forward"][mine].tolist() == [reveal.forward for reveal in plain]
         assert np.allclose(columns["logq"][mine], [reveal.logq for reveal in plain], atol=2e-4)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.reference import generate_plainly, score_plainly, text_plainly
+from orderlens.decode.reference import reference_generate, reference_score, reference_text
 from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rules import parse_policy
 from orderlens.rules.catalogue import COMMITS, REVISIONS
 from orderlens.texts.samples import EncodedSample
 
+LOSSES = Path(__file__).parents[1] / "support" / "losses.json"
 EXAMPLES = {
     "top": ["=2", "=5"],
     "steps": ["=4"],
@@ -23,7 +25,10 @@ EXAMPLES = {
     "dream": ["", "=3:0.1"],
     "ancestral": ["=3"],
     "threshold": ["=0.3", "=0.9"],
-    "above": ["=0.4", "=0.4:3"],
+    "above": ["=0.4", "=0.4:3", "=0.4:3:6"],
+    "power": ["=3", "=4:3"],
+    "schedule": [f"=3:{LOSSES}"],
+    "dilated-sure": ["=0.3", "=0.2:3"],
     "near": ["=0.4", "=1:0.1"],
     "credit": ["=0.5", "=0.4:3:0.5:0.9"],
     "unanimous": ["=0.2"],
@@ -32,10 +37,12 @@ EXAMPLES = {
     "dilated": ["", "=3"],
     "spaced": ["", "=3"],
     "hierarchy": ["=0.2:0.4"],
-    "klass": ["=0.2:0.5", "=0.1:0.9:1"],
+    "klass": ["=0.2:0.5", "=0.1:0.9:1", "=0.9:0.1:2:3"],
     "edit": ["=0.2", "=0.5:3"],
     "mask-predict": ["", "=4"],
-    "rcr": ["", "=4:cosine"],
+    "rcr": ["", "=4:cosine", "=3:linear:2"],
+    "remdm-fb": ["", "=9"],
+    "refine-current": ["=4", "=4:2"],
     "p2": ["", "=4"],
     "remdm-cap": ["", "=9:0.3"],
     "remdm-rescale": ["=0:0.5"],
@@ -83,8 +90,8 @@ def test_a_commit_rule_scores_and_generates_like_the_slow_path(order, rule):
     made = generate_batch(MODEL, SAMPLES, [policy], GenerationSettings(9, stop_at_eos=False)).columns
     for s, sample in enumerate(SAMPLES):
         for columns, slow in (
-            (scored, score_plainly(MODEL, sample, policy)),
-            (made, generate_plainly(MODEL, sample, policy, 9, stop_at_eos=False)),
+            (scored, reference_score(MODEL, sample, policy)),
+            (made, reference_generate(MODEL, sample, policy, 9, stop_at_eos=False)),
         ):
             mine = columns["sample"] == s
             assert columns["position"][mine].tolist() == [reveal.position for reveal in slow]
@@ -99,7 +106,7 @@ def test_a_revise_rule_generates_like_the_slow_path_and_ends_within_its_bound(ru
     settings = GenerationSettings(14, temperature, 3, stop_at_eos=False)
     generation = generate_batch(MODEL, SAMPLES, policies, settings)
     for done in generation.chains:
-        slow = text_plainly(
+        slow = reference_text(
             MODEL, SAMPLES[done.sample], policies[done.order], 14,
             temperature=temperature, sample_seed=3, stop_at_eos=False,
         )  # fmt: skip
@@ -107,7 +114,7 @@ def test_a_revise_rule_generates_like_the_slow_path_and_ends_within_its_bound(ru
             _of(columns, done) for columns in (generation.columns, generation.revisions or NOTHING)
         )
         assert done.tokens.tolist() == slow.tokens.tolist()
-        assert done.n_passes == slow.forwards
+        assert done.n_passes == slow.n_passes
         for name in ("position", "forward", "logq"):
             assert reveals[name] == pytest.approx([getattr(item, name) for item in slow.reveals], abs=1e-9)
             expected = [getattr(item, name) for item in slow.revisions]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import orderlens as ol
 from orderlens.common.machine import is_out_of_memory
-from orderlens.decode.batches import GROUP, BatchLimit, Reporter, groups, interleave
+from orderlens.decode.batches import OVERLAP_SIZE, BatchLimit, ProgressReporter, interleave, split_for_overlap
 from orderlens.errors import DeviceMemoryError
 from orderlens.models.protocol import HiddenRows
 
@@ -110,7 +110,7 @@ class Count:
 def same(left: Any, right: Any, tolerance: float = 0.0) -> bool:
     """Every table equal row by row: bit by bit, or with log-probabilities that differ in the last bits.
 
-    How many sequences are multiplied at once decides which library routine does it, on some machines.
+    How many sequences are multiplied in one call decides which library routine does it, on some machines.
     """
     if not tolerance:
         names = ("reveals", "outputs")
@@ -149,7 +149,9 @@ def test_scoring_in_halves_is_the_same(hmm, whole_score, slots, failures, caplog
     assert small.failures == ["slots"] * failures
     assert progress.done == progress.total
     assert len(caplog.messages) == failures
-    assert caplog.messages[0] == "out of memory with 8 sequences at once; going on with 4, nothing is lost"
+    assert (
+        caplog.messages[0] == "out of memory with 8 sequences per batch; retrying with 4, no results are lost"
+    )
 
 
 @pytest.mark.parametrize(("slots", "tolerance"), [(16, 1e-12), (5, 1e-12)])
@@ -163,7 +165,7 @@ def test_generating_in_halves_is_the_same(hmm, whole_generation, slots, toleranc
 
 @pytest.mark.parametrize(("tokens", "tolerance"), [(700, 1e-12), (100, 1e-12)])
 def test_memory_that_ends_in_the_middle_of_decoding(hmm, whole_generation, tokens, tolerance):
-    """The cache grows with every block; chains that have to wait go on where they stood."""
+    """The cache grows with every block; chains that have to wait resume from their last pass."""
     small, whole, progress = Cramped(hmm, tokens=tokens), Count(), Count()
     generate(hmm, progress=whole)
     run = generate(small, progress=progress)
@@ -242,13 +244,13 @@ def test_what_counts_as_out_of_memory():
 def test_a_model_that_knows_what_fits_is_asked(hmm, whole_generation):
     class Knowing(Cramped):
         def suggested_batch(self, tokens_each: int) -> int:
-            self.asked = tokens_each
+            self.requested = tokens_each
             return 3
 
     small = Knowing(hmm, slots=3)
     run = generate(small)
     assert small.failures == []
-    assert small.asked == 48  # 21 + 20 tokens in whole blocks of 8
+    assert small.requested == 48  # 21 + 20 tokens in whole blocks of 8
     # 2,048 reveals per unit on a processor, no matter what fits: 4 orders of 20 tokens each
     assert run.spec["batch_size"] == whole_generation.spec["batch_size"] == 25
     assert same(run, whole_generation, 1e-12)
@@ -264,18 +266,18 @@ def test_parts_are_few_and_equal(n, limit):
     assert len(parts) == -(-n // limit)
 
 
-def test_progress_is_told_once():
-    told: list[int] = []
-    report = Reporter(told.append)
+def test_progress_is_reported_once():
+    reported: list[int] = []
+    report = ProgressReporter(reported.append)
     for amount, fails in ((5, True), (3, True), (4, False), (6, False)):
         report.start()
         report(amount)
         if fails:
             report.failed()
-    assert sum(told) == 10
+    assert sum(reported) == 10
 
 
-def test_walks_of_different_lengths_are_taken_in_turn():
+def test_iterators_of_different_lengths_advance_alternately():
     seen = []
 
     def walk(name, steps):
@@ -285,7 +287,7 @@ def test_walks_of_different_lengths_are_taken_in_turn():
 
     interleave([walk("a", 3), walk("b", 1), walk("c", 2)])
     assert seen == [("a", 0), ("b", 0), ("c", 0), ("a", 1), ("c", 1), ("a", 2)]
-    assert groups(range(GROUP)) == [range(GROUP)]
-    assert [len(part) for part in groups(range(2 * GROUP + 1))] == [385, 384]
-    assert [len(part) for part in groups(range(68), each=15)] == [34, 34]
-    assert groups([1], each=10**6) == [[1]]
+    assert split_for_overlap(range(OVERLAP_SIZE)) == [range(OVERLAP_SIZE)]
+    assert [len(part) for part in split_for_overlap(range(2 * OVERLAP_SIZE + 1))] == [385, 384]
+    assert [len(part) for part in split_for_overlap(range(68), sequences_per_item=15)] == [34, 34]
+    assert split_for_overlap([1], sequences_per_item=10**6) == [[1]]

@@ -11,6 +11,7 @@ import itertools
 import numpy as np
 import pytest
 
+from orderlens.common.arguments import TemperatureSchedule
 from orderlens.common.rng import draw_stream
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
@@ -111,7 +112,7 @@ def test_every_column_of_a_scored_trace(name, attention):
 
 
 def test_equal_positions_are_taken_from_the_left_and_counted():
-    """Five rows of which three are alike: the numbers of equals fall 3, 2, 1 as they are taken."""
+    """Five rows, three of them equal: the number of ties falls 3, 2, 1."""
     table = np.log([[0.7, 0.3], [0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.9, 0.1]])
     model = StubModel(table, block_size=5)
     one = EncodedSample("a", np.array([], int), np.array([0, 1, 0, 1, 0]))
@@ -119,7 +120,7 @@ def test_equal_positions_are_taken_from_the_left_and_counted():
     assert columns["position"].tolist() == [1, 2, 4, 0, 3]
     assert columns["n_tied"].tolist() == [3, 2, 1, 1, 1]
     oracle = score_batch(model, [one], [parse_policy("oracle-min-q")])
-    # target probabilities .7, .1, .9, .4, .9: the smallest first, the left one of the two equals last but one
+    # target probabilities 0.7, 0.1, 0.9, 0.4, 0.9: the smallest first, equal ones left to right
     assert oracle["position"].tolist() == [1, 3, 0, 2, 4]
     assert oracle["n_tied"].tolist() == [1, 1, 1, 2, 1]
 
@@ -173,7 +174,7 @@ def test_greedy_orders_are_greedy_among_all_orders():
         assert found["logq"][0] == pytest.approx(wanted, abs=1e-12)
 
 
-def generate_by_hand(model, one, name, n_new, temperature=0.0, seed=0):
+def generate_by_hand(model, one, name, n_new, temperature=0.0, seed=0, end=None, by_position=False):
     """Yield (position, token, log q, tempered log q): whole blocks, until one holds an EOS."""
     stop = -(-(len(one.prompt) + n_new) // BLOCK) * BLOCK
     canvas = np.full(stop, model.mask_id)
@@ -188,7 +189,11 @@ def generate_by_hand(model, one, name, n_new, temperature=0.0, seed=0):
                 if temperature == 0:
                     drawn[i] = (int(np.argmax(log_p[i])), np.nan)
                     continue
-                heated = np.exp((log_p[i] - log_p[i].max()) / temperature)
+                done, last = (
+                    (i % BLOCK, BLOCK - 1) if by_position else (len(masked) - len(left), len(masked) - 1)
+                )
+                now = temperature if end is None else temperature + (end - temperature) * done / max(last, 1)
+                heated = np.exp((log_p[i] - log_p[i].max()) / now)
                 heated /= heated.sum()
                 token = int(np.searchsorted(np.cumsum(heated), numbers[i % BLOCK], side="right"))
                 drawn[i] = (token, np.log(heated[token]))
@@ -204,15 +209,16 @@ def generate_by_hand(model, one, name, n_new, temperature=0.0, seed=0):
             return
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("heat", [(0.0,), (0.5,), (1.0,), (1.2, 0.3), (0.3, 1.2, True)])
 @pytest.mark.parametrize("name", ["max-prob", "entropy"])
-def test_generated_traces(name, temperature):
+def test_generated_traces(name, heat):
+    temperature = TemperatureSchedule(*heat) if len(heat) > 1 else heat[0]
     for attention in ("block-causal", "full"):
         model = chain(attention)
         for one in (sample(3, 0, 1), sample(0, 0, 2), sample(8, 0, 3)):
             settings = GenerationSettings(7, temperature, 5)
             columns = generate_batch(model, [one], [parse_policy(name)], settings).columns
-            rows = list(generate_by_hand(model, one, name, 7, temperature, 5))
+            rows = list(generate_by_hand(model, one, name, 7, heat[0], 5, *heat[1:]))
             assert columns["position"].tolist() == [row[0] for row in rows]
             assert columns["token_id"].tolist() == [row[1] for row in rows]
             assert columns["logq"] == pytest.approx([row[2] for row in rows], abs=1e-9)

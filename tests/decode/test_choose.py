@@ -1,11 +1,11 @@
-"""Choosing: ties counted row by row, and rules that answer nonsense are named."""
+"""Choosing: ties counted row by row, and rules with invalid results are named."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from orderlens.decode.choose import choose, naming
+from orderlens.decode.choose import choose, plugin_errors
 from orderlens.decode.extra_inputs import PolicyMemory
 from orderlens.errors import ModelOutputError, PluginError, UserInputError
 from orderlens.rules import Commit, parse_policy
@@ -43,7 +43,7 @@ class Marked(Commit):
 
 
 def view_of(sizes, offsets=None):
-    """A view of chains with so many masked positions each."""
+    """A view of chains, given the number of masked positions of each."""
     chain = np.repeat(np.arange(len(sizes)), sizes)
     offset = np.concatenate([np.arange(n) for n in sizes]) if offsets is None else offsets
     zeros, n = np.zeros(len(sizes), np.int64), len(chain)
@@ -94,15 +94,15 @@ def test_scores_that_differ_in_the_thirteenth_digit_tie():
     [(np.zeros(3), r"\(3,\)"), (np.zeros((2, 2)), r"\(2, 2\)"), (np.array([0.0, np.nan]), r"\(2,\)")],
 )
 def test_scores_must_be_numbers_one_per_position(scores, shape):
-    with pytest.raises(ModelOutputError, match=rf"order 'table' must give one number per.*\(2\).*{shape}"):
+    with pytest.raises(ModelOutputError, match=rf"order 'table' returned scores of shape {shape}; .*\(2\)"):
         chosen(Policy(Table(scores)), [2])
 
 
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (np.array([True]), "commit rule 'marked' must give one boolean per masked position"),
-        (np.array([1, 0, 0, 1]), "commit rule 'marked' must give one boolean per masked position"),
+        (np.array([True]), "commit rule 'marked' must return one boolean per masked position"),
+        (np.array([1, 0, 0, 1]), "commit rule 'marked' must return one boolean per masked position"),
         (np.array([True, True, False, False]), "chose nothing in 1 of 2 chains"),
         (np.zeros(4, bool), "chose nothing in 2 of 2 chains; it must choose at least one position in each"),
     ],
@@ -139,17 +139,17 @@ class TestNaming:
         rule = type("Theirs", (), {"__module__": "their_package.rules"})()
         with (
             pytest.raises(PluginError, match=r"order 'x' of 'their_package.rules' failed: KeyError: 'gone'"),
-            naming("order 'x'", rule),
+            plugin_errors("order 'x'", rule),
         ):
             raise KeyError("gone")
 
     def test_our_own_faults_are_not_dressed_up(self):
         rule = type("Ours", (), {"__module__": "orderlens.rules.orders.basic"})()
-        with pytest.raises(KeyError), naming("order 'x'", rule):
+        with pytest.raises(KeyError), plugin_errors("order 'x'", rule):
             raise KeyError("gone")
 
     @pytest.mark.parametrize("error", [UserInputError("bad value"), MemoryError()])
     def test_what_is_known_already_passes(self, error):
-        with pytest.raises(type(error)) as caught, naming("order 'x'", object()):
+        with pytest.raises(type(error)) as caught, plugin_errors("order 'x'", object()):
             raise error
         assert caught.value is error

@@ -50,7 +50,7 @@ def test_every_path_gives_the_coupling_of_the_joint(scored) -> None:
 
 
 def test_likelihood_of_the_sampler_plus_couplings_is_the_joint(scored) -> None:
-    """log P(policy) + Σ C = log p(text): the chain rule over sets, whatever the policy."""
+    """log P(policy) + Σ C = log p(text): the chain rule over sets, for every policy."""
     model, samples, run = scored
     frame, traces = couplings(run), run.samples().to_pandas()
     own = frame[frame["path"] == 0].groupby(["order", "sample_id"])["coupling"].sum()
@@ -75,7 +75,7 @@ def test_the_parts_of_var_add_up_to_that_of_one_token_per_pass(scored) -> None:
         found = pass_variance(logq, rows["forward"], z)
         plain = one_by_one(model, next(s for s in samples if s.id == name), rows["position"].tolist())
         assert found.var == pytest.approx(np.var(logq), abs=1e-9)
-        assert found.one_by_one == pytest.approx(np.var(plain), abs=1e-9)
+        assert found.sequential_var == pytest.approx(np.var(plain), abs=1e-9)
 
 
 def one_by_one(model: HiddenMarkovModel, sample: ol.Sample, path: Sequence[int]) -> np.ndarray:

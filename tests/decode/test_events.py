@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.decode.passes import NO_TOKEN, Recorder
+from orderlens.decode.passes import NO_TOKEN, TraceRecorder
 
 FIELDS = ("sample", "order", "step", "forward", "position", "token_id", "logq", "n_lookahead")
 
@@ -26,7 +26,7 @@ def rows(columns, *names):
 
 
 def test_reveals_are_sorted_by_trace_and_step_and_empty_passes_leave_nothing():
-    recorder = Recorder()
+    recorder = TraceRecorder()
     recorder.add_reveals(reveal(1, 0, 1, 1, 5, 3))
     recorder.add_reveals(reveal(0, 1, 0, 0, 4, 2))
     recorder.add_reveals({name: np.zeros(0) for name in FIELDS})
@@ -43,7 +43,7 @@ def test_reveals_are_sorted_by_trace_and_step_and_empty_passes_leave_nothing():
 
 
 def test_a_position_that_came_back_keeps_its_last_reveal():
-    recorder = Recorder()
+    recorder = TraceRecorder()
     recorder.add_reveals(reveal(0, 0, 0, 0, 4, 2, -0.5, tried=3))
     recorder.add_reveals(reveal(0, 0, 1, 1, 5, 3, -0.7, tried=2))
     recorder.add_revisions(remask(0, 0, 1, 4, 2))
@@ -63,7 +63,7 @@ def test_a_position_that_came_back_keeps_its_last_reveal():
 def test_random_histories_are_whole(seed):
     """Reveals and remasks in random turns: together the two tables are everything that happened."""
     rng = np.random.default_rng(seed)
-    recorder, history = Recorder(), {}
+    recorder, history = TraceRecorder(), {}
     for sample, order in ((0, 0), (0, 1), (1, 0)):
         held, told, step = {}, [], 0
         for forward in range(12):

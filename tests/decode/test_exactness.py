@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.reference import generate_plainly, score_plainly
+from orderlens.decode.reference import reference_generate, reference_score
 from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rules import parse_policies
@@ -51,7 +51,7 @@ def test_fast_and_slow_agree_on_incoherent_chains(model, prompt, target, seed, a
     sample = random_sample(model, prompt, target, seed)
     columns = score_batch(model, [sample], ALL, anchor)
     for o, order in enumerate(ALL):
-        slow = score_plainly(model, sample, order, anchor)
+        slow = reference_score(model, sample, order, anchor)
         mine = columns["order"] == o
         assert np.abs(columns["logq"][mine].sum() - sum(item.logq for item in slow)) < 1e-9 * target + 1e-12
         assert columns["position"][mine].tolist() == [item.position for item in slow]
@@ -72,7 +72,7 @@ def test_generation_agrees_with_the_slow_path(model, prompt, length, seed, ancho
     settings_ = GenerationSettings(length, temperature, seed, anchor=anchor)
     columns = generate_batch(model, [sample], orders, settings_).columns
     for o, order in enumerate(orders):
-        slow = generate_plainly(
+        slow = reference_generate(
             model, sample, order, length, temperature=temperature, sample_seed=seed, anchor=anchor
         )
         mine = columns["order"] == o

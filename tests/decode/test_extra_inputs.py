@@ -1,4 +1,4 @@
-"""What rules ask for by name: KL to the pass before, planned passes, and states tried ahead."""
+"""Extra inputs that rules request by name: KL to the previous pass, planned passes, look-ahead states."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.reference import generate_plainly, score_plainly
+from orderlens.decode.reference import reference_generate, reference_score
 from orderlens.decode.score import score_batch
 from orderlens.errors import UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
@@ -81,7 +81,7 @@ def test_scoring_equals_the_slow_path(attention):
     columns = score_batch(chain, samples(), POLICIES)
     for s, sample in enumerate(samples()):
         for o, policy in enumerate(POLICIES):
-            same(columns, s, o, score_plainly(chain, sample, policy))
+            same(columns, s, o, reference_score(chain, sample, policy))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -91,7 +91,7 @@ def test_generating_equals_the_slow_path(attention, temperature):
     columns = generate_batch(chain, samples(), POLICIES, GenerationSettings(11, temperature, 3)).columns
     for s, sample in enumerate(samples()):
         for o, policy in enumerate(POLICIES):
-            slow = generate_plainly(chain, sample, policy, 11, temperature=temperature, sample_seed=3)
+            slow = reference_generate(chain, sample, policy, 11, temperature=temperature, sample_seed=3)
             same(columns, s, o, slow)
 
 
@@ -131,8 +131,10 @@ class Pretender(Curious):
     needs = frozenset({"entropy_after"})
 
 
-def test_what_nobody_can_answer_is_refused():
-    with pytest.raises(UserInputError, match=r"asks for 'the future'.*known: entropy_after, kl_previous"):
+def test_an_unknown_extra_input_is_refused():
+    with pytest.raises(
+        UserInputError, match=r"unknown extra input 'the future'; available: entropy_after, kl_previous"
+    ):
         score_batch(model(), samples(), [Policy(Curious())])
-    with pytest.raises(UserInputError, match="only a look-ahead order may ask"):
+    with pytest.raises(UserInputError, match="only a look-ahead order may request it"):
         score_batch(model(), samples(), [Policy(Pretender())])

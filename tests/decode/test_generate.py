@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from orderlens.common.arguments import TemperatureSchedule
 from orderlens.decode import batches
 from orderlens.decode.generate import MIN_TEMPERATURE, GenerationSettings, generate_batch
-from orderlens.decode.reference import generate_plainly
+from orderlens.decode.reference import reference_generate
 from orderlens.errors import UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rules import parse_policies
@@ -19,7 +20,7 @@ DEPLOYABLE = parse_policies("forced-ar,reverse-ar,random,max-prob,max-prob:argma
 
 
 def pairs(samples, one_of):
-    """Yield one of so many pairs (all are in the batch), each sample and each order among them."""
+    """Yield every ``one_of``-th pair of sample and order; all pairs are in the batch."""
     for s, sample in enumerate(samples):
         for o, order in enumerate(DEPLOYABLE):
             if (s + o) % one_of == 0:
@@ -33,14 +34,17 @@ def trace(columns, sample, order):
 
 @pytest.mark.parametrize(
     ("temperature", "anchor", "stop"),
-    [(0.0, "zero", True), (0.0, "prompt", False), (0.7, "zero", False), (0.7, "prompt", True)],
-)
+    [
+        (0.0, "zero", True), (0.0, "prompt", False), (0.7, "zero", False), (0.7, "prompt", True),
+        (TemperatureSchedule(1.4, 0.3), "zero", False), (TemperatureSchedule(0.2, 2, True), "prompt", False),
+    ],
+)  # fmt: skip
 def test_fast_equals_slow_on_hmm(hmm, mixed_samples, temperature, anchor, stop):
     settings = GenerationSettings(20, temperature, 5, stop, anchor)
     columns = generate_batch(hmm, mixed_samples, DEPLOYABLE, settings).columns
     given = {"temperature": temperature, "sample_seed": 5, "stop_at_eos": stop, "anchor": anchor}
     for s, sample, o, order in pairs(mixed_samples, 2):
-        fast, slow = trace(columns, s, o), generate_plainly(hmm, sample, order, 20, **given)
+        fast, slow = trace(columns, s, o), reference_generate(hmm, sample, order, 20, **given)
         assert list(zip(fast["position"], fast["token_id"], strict=True)) == [
             (item.position, item.token) for item in slow
         ]
@@ -49,7 +53,7 @@ def test_fast_equals_slow_on_hmm(hmm, mixed_samples, temperature, anchor, stop):
 
 @pytest.mark.needs_torch
 @pytest.mark.parametrize("attention", ["block-causal", "full"])
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, TemperatureSchedule(0.9, 0.4)])
 def test_fast_equals_slow_on_a_transformer(make_transformer, mixed_samples, attention, temperature):
     model = make_transformer(attention)
     samples = [EncodedSample(x.id, np.append(x.prompt % 48 + 2, 5)) for x in mixed_samples]
@@ -57,7 +61,7 @@ def test_fast_equals_slow_on_a_transformer(make_transformer, mixed_samples, atte
     columns = generate_batch(model, samples, DEPLOYABLE, settings).columns
     for s, sample, o, order in pairs(samples, 3):
         fast = trace(columns, s, o)
-        slow = generate_plainly(model, sample, order, 20, temperature=temperature, stop_at_eos=False)
+        slow = reference_generate(model, sample, order, 20, temperature=temperature, stop_at_eos=False)
         assert fast["position"].tolist() == [item.position for item in slow]
         assert fast["token_id"].tolist() == [item.token for item in slow]
         assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 5e-5
@@ -135,7 +139,7 @@ def test_seed_changes_the_draws(hmm, mixed_samples):
 
 
 def test_oracles_cannot_generate(hmm, mixed_samples):
-    with pytest.raises(UserInputError, match="'oracle-min-q' needs a known target"):
+    with pytest.raises(UserInputError, match="'oracle-min-q' needs the target"):
         generate_batch(hmm, mixed_samples, parse_policies("oracle-min-q"), GenerationSettings(4))
 
 
@@ -147,8 +151,10 @@ def test_oracles_cannot_generate(hmm, mixed_samples):
         ("temperature", -0.1, "temperature=-0.1"),
         ("temperature", float("nan"), "temperature=nan"),
         ("temperature", float("inf"), "temperature=inf"),
-        ("temperature", 1e-310, "use 0 to decode greedily"),
-        ("temperature", 9e-5, "use 0 to decode greedily"),
+        ("temperature", 1e-310, "use 0 for greedy decoding"),
+        ("temperature", 9e-5, "use 0 for greedy decoding"),
+        ("temperature", TemperatureSchedule(0.8, 0), "temperature=0.8:0: both ends .* use 0.0001"),
+        ("temperature", TemperatureSchedule(0.8, float("nan"), True), "=position:0.8:nan: both ends"),
     ],
 )
 def test_bad_settings_are_named(field, value, message):
@@ -189,7 +195,7 @@ class Halved(StaticOrder):
 
 def test_a_path_that_is_no_permutation_is_refused_before_anything_is_decoded(hmm, mixed_samples):
     seen = []
-    with pytest.raises(UserInputError, match=r"'halved'.*block 1\) is no permutation of 0…"):
+    with pytest.raises(UserInputError, match=r"'halved'.*block 1\) is not a permutation of 0…"):
         generate_batch(hmm, mixed_samples, [Halved()], GenerationSettings(70), seen.append)
     assert seen == []
 
@@ -199,7 +205,7 @@ def test_halves_that_advance_in_turn_give_the_same_texts(hmm, mixed_samples, tem
     settings = GenerationSettings(20, temperature, 5)
     whole = generate_batch(hmm, mixed_samples, DEPLOYABLE, settings)
     told = []
-    monkeypatch.setattr(batches, "GROUP", 2)
+    monkeypatch.setattr(batches, "OVERLAP_SIZE", 2)
     halves = generate_batch(hmm, mixed_samples, DEPLOYABLE, settings, on_reveals=told.append)
     for name, values in whole.columns.items():
         assert np.allclose(halves.columns[name], values, atol=1e-12), name
@@ -207,9 +213,7 @@ def test_halves_that_advance_in_turn_give_the_same_texts(hmm, mixed_samples, tem
     assert sum(told) == len(whole.columns["position"])
 
 
-def test_policies_of_a_prompt_share_their_first_state_where_nothing_is_guessed(
-    hmm, mixed_samples, monkeypatch
-):
+def test_policies_of_a_prompt_share_their_first_state_without_speculation(hmm, mixed_samples, monkeypatch):
     counts, session = [], type(hmm.open_session())
     evaluate = session.evaluate
 
@@ -218,7 +222,7 @@ def test_policies_of_a_prompt_share_their_first_state_where_nothing_is_guessed(
         return evaluate(self, states)
 
     monkeypatch.setattr(session, "evaluate", counted)
-    monkeypatch.setattr(batches, "GROUP", 2)
+    monkeypatch.setattr(batches, "OVERLAP_SIZE", 2)
     generate_batch(hmm, mixed_samples, DEPLOYABLE, GenerationSettings(20, 0.7, stop_at_eos=False))
     assert sum(counts[:2]) in (len(mixed_samples), len(mixed_samples) + 1)  # a sample may be in both halves
     assert sum(counts[2:4]) == len(mixed_samples) * len(DEPLOYABLE)

@@ -8,18 +8,18 @@ from scipy import stats as scipy_stats
 
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.head import (
-    ask,
     blank_rows,
     divergence,
     draw_stats,
     position_stats,
     put_rows,
+    start_reduction,
     take_rows,
     target_stats,
 )
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import HiddenRows, LogProbRows
-from orderlens.rules.stats import Heat
+from orderlens.rules.stats import DrawInputs
 
 EOS = (2, 5)
 
@@ -73,7 +73,7 @@ def test_divergence_knows_impossible_tokens():
     nothing[0, 1:] = -np.inf
     assert divergence(LogProbRows(nothing), LogProbRows(even)) == pytest.approx([np.log(3)])
     assert np.isinf(divergence(LogProbRows(even), LogProbRows(nothing)))
-    faint = np.array([[0.0, -800.0, -np.inf]])  # exp(−800) is 0: it weighs nothing, whatever was before
+    faint = np.array([[0.0, -800.0, -np.inf]])  # exp(−800) is 0: its weight is 0 in any case
     assert divergence(LogProbRows(faint), LogProbRows(nothing)).tolist() == [0.0]
 
 
@@ -130,6 +130,17 @@ def test_draws_invert_the_distribution_function(kind):
     assert np.allclose(draws.logprob, log_p[draws.token], atol=1e-5)
 
 
+def test_each_row_may_have_its_own_temperature(kind):
+    logits, heat = keyed_generator(7, "head").normal(size=(5, 40)) * 2, np.array([0.3, 1.0, 2.0, 0.7, 0.05])
+    rows, uniforms = rows_of(logits, kind), keyed_generator(8, "head").random(5)
+    together = draw_stats(rows, EOS, heat, uniforms)
+    for row in range(5):
+        alone = draw_stats(take_rows(rows, np.array([row])), EOS, heat[row], uniforms[row : row + 1])
+        assert alone.token[0] == together.token[row]
+        assert alone.tempered_logprob[0] == pytest.approx(together.tempered_logprob[row], abs=1e-5)
+    assert len(set(together.tempered_logprob)) == 5
+
+
 @pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0)])
 def test_extreme_uniforms_draw_possible_tokens(kind, uniform):
     logits = np.full((1, 600), -1e30 if kind == "torch" else -np.inf)
@@ -182,14 +193,14 @@ def test_one_question_gives_what_three_would(kind):
     logits = keyed_generator(5, "head").normal(size=(9, 40)) * 2
     rows, targets = rows_of(logits, kind), np.arange(9)
     uniforms = keyed_generator(6, "head").random(9)
-    found = ask(rows, EOS, targets, Heat(0.7, uniforms))()
+    found = start_reduction(rows, EOS, targets, DrawInputs(0.7, uniforms))()
     alone = target_stats(rows, EOS, targets), draw_stats(rows, EOS, 0.7, uniforms)
     assert found.draws is not None
     assert found.draws.token.tolist() == alone[1].token.tolist()
     assert np.array_equal(found.draws.tempered_logprob, alone[1].tempered_logprob)
     assert np.array_equal(found.target_logprob, alone[0].target_logprob)
     assert np.array_equal(found.positions.entropy, position_stats(rows, EOS).entropy)
-    assert ask(rows, EOS)().draws is None
+    assert start_reduction(rows, EOS)().draws is None
 
 
 @pytest.mark.needs_torch
@@ -197,15 +208,15 @@ def test_a_model_that_brings_its_own_head_is_asked():
     torch = pytest.importorskip("torch")
     from orderlens.decode import head_torch
 
-    asked = []
+    requests = []
 
     class Own(head_torch.ChunkedHead):
         def reduce(self, rows, eos_ids, targets_R, draw=None):
-            asked.append((draw.temperature, draw.uniforms_R.tolist()))
+            requests.append((draw.temperature, draw.uniforms_R.tolist()))
             return super().reduce(rows, eos_ids, targets_R, draw)
 
     hidden, unembed, uniforms = torch.eye(4)[:3], torch.eye(4), np.array([0.1, 0.2, 0.3])
     draws = draw_stats(HiddenRows(hidden, unembed, (1,), 4, Own()), (), 0.6, uniforms)
     plain = draw_stats(HiddenRows(hidden, unembed, (1,), 4), (), 0.6, uniforms)
-    assert asked == [(0.6, [0.1, 0.2, 0.3])]
+    assert requests == [(0.6, [0.1, 0.2, 0.3])]
     assert draws.token.tolist() == plain.token.tolist()

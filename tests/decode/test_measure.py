@@ -86,15 +86,15 @@ def test_other_errors_are_not_hidden():
 
 
 def test_on_a_cpu_the_cache_is_left_out_for_one_path_only():
-    told = []
-    frame = rows_of(HMM, tell=lambda: told.append(1))
+    calls = []
+    frame = rows_of(HMM, on_perturbation=lambda: calls.append(1))
     assert frame.groupby("perturbation").size().to_dict() == {"batch-size": 4, "cache": 1}
     assert np.abs(frame.log_prob - frame.log_prob_perturbed).max() < 1e-9
-    assert len(told) == PERTURBATIONS
+    assert len(calls) == PERTURBATIONS
 
 
 def test_measuring_tells_of_every_part():
-    told = []
+    calls = []
     spec = RunSpec(
         "measure",
         describe_model(HMM),
@@ -105,8 +105,8 @@ def test_measuring_tells_of_every_part():
         batch_size=2,
     )
     unit = Unit(tuple(SAMPLES))
-    tables = compute.compute(spec, unit, HMM, compute.Local(on_reveals=told.append))
+    tables = compute.compute(spec, unit, HMM, compute.ComputeContext(on_reveals=calls.append))
     assert set(tables) == {"circulation", "noise"}
-    assert len(told) == PERTURBATIONS + 2
-    assert sum(told) == compute.reveals_ahead(spec, unit) == 24
-    assert max(told) - min(told) <= 1
+    assert len(calls) == PERTURBATIONS + 2
+    assert sum(calls) == compute.planned_reveals(spec, unit) == 24
+    assert max(calls) - min(calls) <= 1

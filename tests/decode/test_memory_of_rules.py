@@ -48,7 +48,7 @@ def test_klass_keeps_one_row_of_the_model_and_sixteen_bytes(kept, name, row):
     n_positions = len(chains.sample_N) * model.block_size
     assert len(held) == n_positions
     assert held.nbytes / n_positions == row
-    assert by_name(memory.commit) + memory.rows._kept_NB.nbytes / n_positions == 8 + 8
+    assert by_name(memory.commit) + memory.rows._stored_pass_NB.nbytes / n_positions == 8 + 8
 
 
 def test_credit_keeps_sixteen_bytes_per_guess_and_no_vocabulary(kept):

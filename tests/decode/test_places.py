@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from orderlens.common.grid import Canvas, block_edges
-from orderlens.decode.chains import given_tokens
+from orderlens.decode.chains import initial_canvas
 from orderlens.decode.target_states import check_fits, plan_canvases
 from orderlens.errors import UserInputError
 from orderlens.testing import StubModel
@@ -25,9 +25,9 @@ def sample(prompt=3, target=0, suffix=0, template=()):
 
 def test_a_canvas_is_as_long_as_the_target_or_the_request_or_the_template():
     (scored,) = plan_canvases(4, [sample(3, 6)], "zero")
-    (asked,) = plan_canvases(4, [sample(3, 6)], "zero", 9)
+    (prompted,) = plan_canvases(4, [sample(3, 6)], "zero", 9)
     (filled,) = plan_canvases(4, [sample(3, 0, template=[1, 2, 3, 4, 5])], "zero", 9)
-    assert [one.n_requested for one in (scored, asked, filled)] == [6, 9, 5]
+    assert [one.n_requested for one in (scored, prompted, filled)] == [6, 9, 5]
 
 
 @pytest.mark.parametrize("anchor", ["zero", "prompt"])
@@ -66,9 +66,9 @@ def test_edges_tile_the_text(length, size, offset, edges):
 def test_what_is_given_stands_and_the_rest_is_masked():
     one = sample(3, 0, 2, [5, 9, 9])
     (canvas,) = plan_canvases(4, [one], "zero", 8)
-    assert given_tokens(one, canvas, 9).tolist() == [0, 1, 2, 5, 9, 9, 0, 1]
+    assert initial_canvas(one, canvas, 9).tolist() == [0, 1, 2, 5, 9, 9, 0, 1]
     (open_end,) = plan_canvases(4, [sample(3)], "zero", 2)
-    assert given_tokens(sample(3), open_end, 9).tolist() == [0, 1, 2, 9, 9, 9, 9, 9]
+    assert initial_canvas(sample(3), open_end, 9).tolist() == [0, 1, 2, 9, 9, 9, 9, 9]
 
 
 def model(attention, most):
@@ -87,7 +87,7 @@ def test_whole_blocks_must_fit(most, fits):
     with pytest.raises(UserInputError) as caught:
         check_fits(model("block-causal", most), [one], canvases)
     assert str(caught.value) == (
-        "sample 'a': 3 prompt + 4 tokens need 8 positions, but stub has 7; shorten one of them"
+        "sample 'a': 3 prompt + 4 tokens need 8 positions, but stub has 7; shorten prompt or target"
     )
 
 
@@ -99,9 +99,9 @@ def test_a_suffix_counts_where_the_model_sees_it():
     check_fits(model("block-causal", 8), [one], canvases)
 
 
-def test_a_suffix_in_a_block_of_its_own_is_refused_and_a_partly_seen_one_is_told(caplog):
+def test_a_suffix_in_a_separate_block_is_refused_and_a_partly_visible_one_reported(caplog):
     unseen, partly = sample(4, 4, 3), sample(3, 4, 3)
-    with pytest.raises(UserInputError, match=r"suffix starts at position 8, with a new block of 4"):
+    with pytest.raises(UserInputError, match=r"suffix starts a new block of 4 at position 8"):
         check_fits(model("block-causal", 99), [unseen], plan_canvases(4, [unseen], "zero"))
     check_fits(model("full", 99), [unseen], plan_canvases(4, [unseen], "zero"))
     whole = sample(3, 4, 1)
@@ -109,4 +109,4 @@ def test_a_suffix_in_a_block_of_its_own_is_refused_and_a_partly_seen_one_is_told
         check_fits(model("block-causal", 99), [whole, whole], plan_canvases(4, [whole, whole], "zero"))
         assert not caplog.records
         check_fits(model("block-causal", 99), [partly, whole], plan_canvases(4, [partly, whole], "zero"))
-    assert "of 1 of 2 suffixes only the tokens in the target's last block are seen" in caplog.text
+    assert "for 1 of 2 suffixes the target sees only the tokens in its last block" in caplog.text

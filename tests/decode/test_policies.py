@@ -8,7 +8,7 @@ import pytest
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.batches import BatchLimit
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.reference import generate_plainly, score_plainly
+from orderlens.decode.reference import reference_generate, reference_score
 from orderlens.decode.score import score_batch
 from orderlens.errors import PluginError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
@@ -25,7 +25,7 @@ KINDS = ["block-causal", "full"]
 
 
 class Patient(ConfidenceOrder):
-    """Prefers positions whose best token stood still, then confident ones; shakes ties with keyed numbers."""
+    """Prefers positions with an unchanged top token, then confident ones; breaks ties with keyed numbers."""
 
     id, summary = "patient", "longest unchanged first"
 
@@ -81,7 +81,7 @@ def test_scoring_sets_equals_the_slow_path(attention):
     columns = score_batch(chain, samples(), policies)
     for s, sample in enumerate(samples()):
         for o, policy in enumerate(policies):
-            same_as_plain(trace(columns, s, o), score_plainly(chain, sample, policy))
+            same_as_plain(trace(columns, s, o), reference_score(chain, sample, policy))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -92,7 +92,7 @@ def test_generating_sets_equals_the_slow_path(attention, temperature):
     columns = generate_batch(chain, samples(), policies, GenerationSettings(14, temperature, 7)).columns
     for s, sample in enumerate(samples()):
         for o, policy in enumerate(policies):
-            slow = generate_plainly(chain, sample, policy, 14, temperature=temperature, sample_seed=7)
+            slow = reference_generate(chain, sample, policy, 14, temperature=temperature, sample_seed=7)
             same_as_plain(trace(columns, s, o), slow)
 
 
@@ -216,8 +216,8 @@ def test_suffixes_equal_the_slow_path(attention):
     scored = score_batch(chain, given, policies)
     made = generate_batch(chain, given, policies, GenerationSettings(12)).columns
     for o, policy in enumerate(policies):
-        same_as_plain(trace(scored, 0, o), score_plainly(chain, given[0], policy))
-        same_as_plain(trace(made, 0, o), generate_plainly(chain, given[0], policy, 12))
+        same_as_plain(trace(scored, 0, o), reference_score(chain, given[0], policy))
+        same_as_plain(trace(made, 0, o), reference_generate(chain, given[0], policy, 12))
     assert sorted(trace(made, 0, 0)["position"].tolist()) == list(range(5, 17)), "nothing past the suffix"
 
 
@@ -236,17 +236,17 @@ def test_a_template_is_filled_where_it_has_holes():
         assert hole not in done.tokens.tolist()
         same_as_plain(
             trace(generation.columns, 0, o),
-            generate_plainly(chain, sample, policies[o], 99, stop_at_eos=False),
+            reference_generate(chain, sample, policies[o], 99, stop_at_eos=False),
         )
 
 
-def test_a_suffix_that_nobody_can_see_is_refused(caplog):
+def test_a_suffix_that_the_target_cannot_see_is_refused(caplog):
     sample = EncodedSample("s", np.arange(4), np.arange(4), suffix=np.arange(3))
-    with pytest.raises(UserInputError, match=r"starts at position 8.*block-causal"):
+    with pytest.raises(UserInputError, match=r"a new block of 8 at position 8.*block-causal"):
         score_batch(model(), [sample], parse_policies("forced-ar"))
     long = EncodedSample("s", np.arange(4), np.arange(3), suffix=np.arange(9))
     score_batch(model(), [long], parse_policies("forced-ar"))
-    assert "of 1 of 1 suffixes only the tokens in the target's last block are seen" in caplog.text
+    assert "for 1 of 1 suffixes the target sees only the tokens in its last block" in caplog.text
 
 
 def test_edits_are_recorded_and_the_text_settles():

@@ -19,9 +19,9 @@ MODEL = load_model("hmm:block=8")
 SAMPLES = [EncodedSample(str(i), np.arange(3 + i) % 5, np.arange(20) % 7) for i in range(3)]
 
 
-@pytest.mark.parametrize("at_once", [512, 5])
-def test_scores_are_the_same(monkeypatch, at_once):
-    monkeypatch.setattr(measure, "STATES_AT_ONCE", at_once)
+@pytest.mark.parametrize("per_call", [512, 5])
+def test_scores_are_the_same(monkeypatch, per_call):
+    monkeypatch.setattr(measure, "STATES_PER_CALL", per_call)
     orders = parse_policies(["random:3", "max-prob"])
     found = score_batch(MODEL, SAMPLES, orders, open_session=lambda: RecomputingSession(MODEL))
     expected = score_batch(MODEL, SAMPLES, orders)

@@ -8,7 +8,7 @@ import pytest
 import orderlens as ol
 from orderlens.decode.batches import BatchLimit
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.reference import text_plainly
+from orderlens.decode.reference import reference_text
 from orderlens.errors import ModelOutputError, PluginError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rules import parse_policies, parse_policy
@@ -111,7 +111,7 @@ def test_a_stored_run_replays_to_its_texts(tmp_path):
 
 
 def flipping(eos=()):
-    """Always prefers the token behind the one that stands there: no text ever settles."""
+    """Always prefers the next token id: no text ever settles."""
 
     def logits(visible, position):
         own = int(visible[position])
@@ -198,9 +198,9 @@ def test_masks_that_come_back_suit_every_kind_of_commit_rule(base, temperature):
     generation = generate_batch(model, [sample], [policy], settings)
     (done,) = generation.chains
     options = {"temperature": temperature, "sample_seed": 2, "stop_at_eos": False}
-    slow = text_plainly(model, sample, policy, 8, **options)
+    slow = reference_text(model, sample, policy, 8, **options)
     assert done.tokens.tolist() == slow.tokens.tolist()
-    assert done.n_passes == slow.forwards <= sum(policy.revise.max_passes(n) for n in (2, 6))
+    assert done.n_passes == slow.n_passes <= sum(policy.revise.max_passes(n) for n in (2, 6))
     assert {"remask", "reveal", "edit"} <= set(generation.revisions["event"].tolist())
 
 
@@ -222,21 +222,21 @@ def test_rules_that_never_finish_end_at_their_bound(rule):
 def test_rules_that_answer_nonsense_are_named():
     order = parse_policy("max-prob").order
     wrong = {
-        "fill masked": lambda view: Moves(~view.masked_R | (view.offset_R == 0), view.masked_R & False),
-        "take back held": lambda view: Moves(view.masked_R & False, view.masked_R),
+        "fill only masked": lambda view: Moves(~view.masked_R | (view.offset_R == 0), view.masked_R & False),
+        "mask only filled": lambda view: Moves(view.masked_R & False, view.masked_R),
         "one boolean per position": lambda view: Moves(view.masked_R[:1], view.masked_R & False),
     }
     for message, plan in wrong.items():
         rule = Idle()
         rule.revise = plan
-        with pytest.raises(ModelOutputError, match=f"revise rule 'idle' must give .*{message}"):
+        with pytest.raises(ModelOutputError, match=f"revise rule 'idle' must return .*{message}"):
             one_text(Policy(order, revise=rule))
     rule = Regret()
     rule.revise = lambda view: Moves(None, ~view.masked_R, ~view.masked_R)
-    with pytest.raises(ModelOutputError, match="edit other held positions only"):
+    with pytest.raises(ModelOutputError, match="edit only filled positions that it does not mask"):
         one_text(Policy(order, revise=rule))
     rule.revise = lambda view: Moves(view.masked_R)
-    with pytest.raises(ModelOutputError, match=r"fill masked positions only \(none beside a commit rule\)"):
+    with pytest.raises(ModelOutputError, match=r"fill only masked positions \(none with a commit rule\)"):
         one_text(Policy(order, revise=rule))
     rule.revise = lambda view: view.no_such_field
     with pytest.raises(
@@ -246,7 +246,7 @@ def test_rules_that_answer_nonsense_are_named():
 
 
 class MaskLover(StubModel):
-    """Finds the mask most probable, where something stands already; its rows do not exclude it."""
+    """Finds the mask most probable, where a token is already filled; its rows do not exclude it."""
 
     def row(self, visible, position):
         log_p = np.full(self.vocab_size, np.log(0.02))
@@ -288,7 +288,7 @@ def test_an_eos_that_is_edited_away_ends_nothing_and_one_that_is_edited_in_ends_
 
 
 def test_an_eos_cascade_that_is_taken_back_does_not_end_the_text():
-    """EOS everywhere while the block is empty; once anything stands, the words are likelier."""
+    """EOS everywhere while the block is empty; once a token is filled, the words are likelier."""
 
     def logits(visible, position):
         empty = (visible[4:8] == 4).all()
@@ -341,14 +341,15 @@ def test_revisions_are_the_same_alone_in_any_batch_and_after_a_failure(temperatu
     [
         (
             "entropy+p2",
-            r"'p2' chooses the positions itself and goes with order 'max-prob' .* write 'max-prob\+p2'",
+            r"'p2' chooses the positions itself and needs order 'max-prob' .* write 'max-prob\+p2'",
         ),
-        ("max-prob+top=2+rcr=4", r"no commit rule; write 'max-prob\+rcr=4'"),
-        ("max-prob:select=argmax+mask-predict", "goes with order 'max-prob'"),
-        ("max-prob+remdm-cap", r"goes with order 'random' and no commit rule; write 'random\+remdm-cap'"),
+        ("max-prob+top=2+rcr=4", r"without a commit rule; write 'max-prob\+rcr=4'"),
+        ("max-prob:select=argmax+mask-predict", "needs order 'max-prob'"),
+        ("max-prob+remdm-cap", r"needs order 'random' without a commit rule; write 'random\+remdm-cap'"),
         ("max-prob+p2=0", "'p2=0': the value must be a whole number of at least 1"),
         ("max-prob+p2=2:3", "'p2' takes one value or none"),
-        ("max-prob+rcr=4:sine", "linear or cosine, e.g. rcr=16:cosine"),
+        ("max-prob+rcr=4:linear:0", "'rcr': PART is '0' and must be a whole number of at least 1"),
+        ("max-prob+rcr=4:sine", r"linear or cosine\) .* e.g. rcr=16:cosine"),
         ("random+remdm-cap=4:2", "'remdm-cap': ETA is '2' and must be a number between 0 and 1"),
         ("random+remdm-conf=4:1", "'remdm-conf' takes one value or none"),
         ("random+remdm-loop=4:1:1", "'remdm-loop' takes up to two values"),
@@ -359,7 +360,7 @@ def test_revisions_are_the_same_alone_in_any_batch_and_after_a_failure(temperatu
             "'hierarchy-remask': T is '2' and must be a number between",
         ),
         ("max-prob+wino=0.6", "'wino' takes 2 values, e.g. wino=0.6:0.9"),
-        ("entropy+wino", r"goes with order 'max-prob' and no commit rule; write 'max-prob\+wino=0.6:0.9'"),
+        ("entropy+wino", r"needs order 'max-prob' without a commit rule; write 'max-prob\+wino=0.6:0.9'"),
         ("max-prob+edit=1.5", "'edit': TAU is '1.5' and must be a number between 0 and 1"),
         ("max-prob+edit=0.5+p2", "names two rules of one kind"),
     ],

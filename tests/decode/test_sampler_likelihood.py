@@ -86,7 +86,7 @@ def test_only_target_aware_orders_are_none(texts):
     for policy, total in zip(policies, totals(policies, texts), strict=True):
         if policy.needs_target:
             assert policy.likelihood() == "none"
-            assert abs(total - 1) > 1e-3, "it peeks, so its sums are no probabilities"
+            assert abs(total - 1) > 1e-3, "it sees the target, so its sums are not probabilities"
         else:
             assert total == pytest.approx(1, abs=1e-9)
             assert policy.likelihood() == ("estimate" if policy.order.randomised else "exact")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.decode.reference import score_plainly
+from orderlens.decode.reference import reference_score
 from orderlens.decode.score import distinct_states, score_batch
 from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
@@ -18,7 +18,7 @@ ALL = parse_policies(
 
 
 def pairs(samples, one_of):
-    """Yield one of so many pairs (all are in the batch), each sample and each order among them."""
+    """Yield every ``one_of``-th pair of sample and order; all pairs are in the batch."""
     for s, sample in enumerate(samples):
         for o, order in enumerate(ALL):
             if (s + o) % one_of == 0:
@@ -41,7 +41,7 @@ def transformer_samples(samples):
 def test_fast_equals_slow_on_hmm(hmm, mixed_samples, anchor):
     columns = score_batch(hmm, mixed_samples, ALL, anchor)
     for s, sample, o, order in pairs(mixed_samples, 2):
-        fast, slow = trace(columns, s, o), score_plainly(hmm, sample, order, anchor)
+        fast, slow = trace(columns, s, o), reference_score(hmm, sample, order, anchor)
         assert fast["position"].tolist() == [item.position for item in slow]
         assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 1e-9
         assert fast["token_id"].tolist() == [item.token for item in slow]
@@ -55,7 +55,7 @@ def test_fast_equals_slow_on_a_transformer(make_transformer, mixed_samples, atte
     samples = transformer_samples(mixed_samples)
     columns = score_batch(model, samples, ALL, anchor)
     for s, sample, o, order in pairs(samples, 3):
-        fast, slow = trace(columns, s, o), score_plainly(model, sample, order, anchor)
+        fast, slow = trace(columns, s, o), reference_score(model, sample, order, anchor)
         assert fast["position"].tolist() == [item.position for item in slow]
         assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 5e-5
 
@@ -94,7 +94,7 @@ def test_results_do_not_depend_on_the_batch(hmm, mixed_samples, specs):
 
 
 def test_static_wave_equals_stepwise_evaluation(hmm, mixed_samples):
-    """Static orders alone run in one wave; beside an adaptive order they run step by step."""
+    """Static orders alone run in one wave; together with an adaptive order they run pass by pass."""
     alone = score_batch(hmm, mixed_samples, parse_policies("forced-ar"))
     beside = score_batch(hmm, mixed_samples, parse_policies("forced-ar,entropy"))
     mine = beside["order"] == 0

@@ -1,4 +1,4 @@
-"""Guessing ahead changes when something is computed, never what."""
+"""Speculation changes when a number is computed, never its value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from orderlens.common.rng import keyed_generator
 from orderlens.decode import rounds, speculate_torch
 from orderlens.decode.generate import Generation, GenerationSettings, generate_batch
-from orderlens.decode.speculate import IDLE, PATIENCE, TRIAL, SpeculationGate, Speculator
+from orderlens.decode.speculate import ALLOWED_MISSES, IDLE_SECONDS, TRIAL_PASSES, SpeculationGate, Speculator
 from orderlens.models.engine import graphs
 from orderlens.models.engine.graphs import GraphedNetwork, _Recorded, run_plainly
 from orderlens.models.engine.model import NetworkModel
@@ -46,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> NetworkModel:
 
 @pytest.fixture
 def speculators(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Speculator]]:
-    """Collect the speculators of all batches, which guess whatever it costs."""
+    """Collect the speculators of all batches, which always speculate."""
     found: list[Speculator] = []
     monkeypatch.setattr(SpeculationGate, "started", lambda *_: True)
 
@@ -60,12 +60,12 @@ def speculators(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Speculator]]:
 
 
 def decode(
-    model: Any, policies: Any, temperature: float, lengths: Any, guessing: bool, **more: Any
+    model: Any, policies: Any, temperature: float, lengths: Any, speculate: bool, **more: Any
 ) -> Generation:
     prompts = [keyed_generator(0, "prompt", i).integers(10, 90, length) for i, length in enumerate(lengths)]
     samples = [EncodedSample(str(i), prompt) for i, prompt in enumerate(prompts)]
     settings = GenerationSettings(NEW, temperature, **more)
-    before, model.engine.can_speculate = model.engine.can_speculate, guessing
+    before, model.engine.can_speculate = model.engine.can_speculate, speculate
     try:
         return generate_batch(model, samples, policies, settings)
     finally:
@@ -80,7 +80,7 @@ def assert_same(found: Generation, expected: Generation) -> None:
 
 
 def totals(speculators: list[Speculator]) -> tuple[int, int]:
-    return sum(g.taken for g in speculators), sum(g.missed for g in speculators)
+    return sum(g.hits for g in speculators), sum(g.misses for g in speculators)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -88,20 +88,20 @@ def totals(speculators: list[Speculator]) -> tuple[int, int]:
     "orders",
     ["forced-ar", "max-prob", "entropy", "max-prob:select=argmax,random:3,top-margin,entropy,max-prob"],
 )
-def test_traces_are_those_of_the_plain_way(
+def test_traces_are_those_without_speculation(
     model: NetworkModel, speculators: list[Speculator], orders: str, temperature: float
 ) -> None:
     for lengths in (EVEN, UNEVEN):
         expected = decode(model, parse_policies(orders), temperature, lengths, False)
         assert totals(speculators) == (0, 0)
         assert_same(decode(model, parse_policies(orders), temperature, lengths, True), expected)
-        taken, missed = totals(speculators)
-        assert taken > 0
-        assert missed == 0
+        hits, misses = totals(speculators)
+        assert hits > 0
+        assert misses == 0
         speculators.clear()
 
 
-def test_all_passes_but_the_first_of_a_block_come_from_guesses(
+def test_all_passes_but_the_first_of_a_block_are_speculative(
     model: NetworkModel, speculators: list[Speculator]
 ) -> None:
     one = decode(model, parse_policies("max-prob"), 0.0, EVEN, True, stop_at_eos=False)
@@ -110,7 +110,7 @@ def test_all_passes_but_the_first_of_a_block_come_from_guesses(
 
 
 def test_texts_end_at_eos_in_some_cases(model: NetworkModel) -> None:
-    """What the comparisons above rest on."""
+    """A precondition of the comparisons above."""
     found = decode(model, parse_policies("max-prob,random:3"), 1.0, UNEVEN, True)
     assert {chain.finish_reason for chain in found.chains} == {"eos", "length"}
 
@@ -119,7 +119,7 @@ def test_texts_end_at_eos_in_some_cases(model: NetworkModel) -> None:
     "orders",
     ["forced-ar+top=2", "max-prob+edit=0.9", "max-prob,lookahead-gain", "gumbel-prob", "max-prob+above=0.5"],
 )
-def test_what_cannot_be_foreseen_is_not_guessed(
+def test_policies_that_the_device_cannot_predict_run_without_speculation(
     model: NetworkModel, speculators: list[Speculator], orders: str
 ) -> None:
     decode(model, parse_policies(orders), 0.0, EVEN[:1], True)
@@ -137,37 +137,41 @@ class Contrary(ConfidenceOrder):
         return -view.stats.top_logprob
 
 
-def test_wrong_guesses_change_nothing_and_end(model: NetworkModel, speculators: list[Speculator]) -> None:
+def test_mispredictions_change_nothing_and_end_speculation(
+    model: NetworkModel, speculators: list[Speculator]
+) -> None:
     expected = decode(model, [Contrary()], 0.0, EVEN, False)
     assert_same(decode(model, [Contrary()], 0.0, EVEN, True), expected)
-    taken, missed = totals(speculators)
-    assert taken == 0
-    assert missed == PATIENCE + 1
+    hits, misses = totals(speculators)
+    assert hits == 0
+    assert misses == ALLOWED_MISSES + 1
 
 
-def test_a_wrong_guess_in_between_changes_nothing(
+def test_a_single_misprediction_changes_nothing(
     model: NetworkModel, speculators: list[Speculator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = decode(model, parse_policies("max-prob"), 1.0, UNEVEN, False)
-    choose, calls = speculate_torch.choose_plainly, []
+    choose, calls = speculate_torch.choose_in_torch, []
 
     def sometimes_contrary(found: Any, *arguments: Any) -> Any:
         calls.append(1)
         turned = [-tensor if tensor.is_floating_point() else tensor for tensor in found]
         return choose(turned if len(calls) % 3 == 0 else found, *arguments)
 
-    monkeypatch.setattr(speculate_torch, "choose_plainly", sometimes_contrary)
+    monkeypatch.setattr(speculate_torch, "choose_in_torch", sometimes_contrary)
     assert_same(decode(model, parse_policies("max-prob"), 1.0, UNEVEN, True), expected)
-    taken, missed = totals(speculators)
-    assert taken > missed > 0
+    hits, misses = totals(speculators)
+    assert hits > misses > 0
 
 
 @pytest.mark.parametrize("place", ["forward", "head"])
-def test_memory_that_ends_in_a_guess_changes_nothing(
+def test_running_out_of_memory_in_speculation_changes_nothing(
     model: NetworkModel, speculators: list[Speculator], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     expected, calls = decode(model, parse_policies("max-prob"), 0.0, EVEN, False), []
-    owner, name = {"forward": (type(model.engine), "once"), "head": (speculate_torch, "ask")}[place]
+    owner, name = {"forward": (type(model.engine), "run_once"), "head": (speculate_torch, "start_reduction")}[
+        place
+    ]
     original = getattr(owner, name)
 
     def cramped(*arguments: Any, **more: Any) -> Any:
@@ -181,7 +185,7 @@ def test_memory_that_ends_in_a_guess_changes_nothing(
     assert totals(speculators) == (2, 0)  # not tried again
 
 
-def test_full_attention_guesses_too(
+def test_full_attention_speculates_too(
     tmp_path_factory: pytest.TempPathFactory, speculators: list[Speculator]
 ) -> None:
     for family in ("llada", "Dream"):  # rows as they are, rows shifted by one
@@ -191,9 +195,9 @@ def test_full_attention_guesses_too(
         policies = parse_policies("max-prob,random")
         expected = decode(full, policies, 1.0, UNEVEN, False)
         assert_same(decode(full, policies, 1.0, UNEVEN, True), expected)
-        taken, missed = totals(speculators)
-        assert taken > 5
-        assert missed == 0
+        hits, misses = totals(speculators)
+        assert hits > 5
+        assert misses == 0
         speculators.clear()
 
 
@@ -232,42 +236,42 @@ def test_recorded_forwards_are_given_what_is_on_the_device(
     found = decode(model, parse_policies("max-prob"), 0.0, (6,) * 5, True)
     np.testing.assert_array_equal(found.columns["token_id"], expected.columns["token_id"])
     np.testing.assert_allclose(found.columns["logq"], expected.columns["logq"], atol=1e-5)
-    taken, missed = totals(speculators)
-    assert taken == NEW - 2
-    assert missed == 0
+    hits, misses = totals(speculators)
+    assert hits == NEW - 2
+    assert misses == 0
 
 
-def passes(worth: SpeculationGate, start: float, guess: float, wait: float, blocks: int) -> list[int]:
-    """Return how many of 8 passes of each block are guessed where these are the times (seconds)."""
+def passes(gate: SpeculationGate, start: float, speculation: float, wait: float, blocks: int) -> list[int]:
+    """Return how many of 8 passes of each block are speculative with these times (seconds)."""
     counts = []
     for _ in range(blocks):
-        found, guessed = False, 0
+        found, speculative = False, 0
         for last in (*[False] * 7, True):
-            follows = found or worth.started(start)
+            follows = found or gate.started(start)
             if follows and not last:
-                worth.guessed(guess)
+                gate.speculated(speculation)
             if found:
-                worth.waited_for_guess(max(0.0, wait + start - guess))
+                gate.waited_for_speculation(max(0.0, wait + start - speculation))
             elif not follows or last:
-                worth.waited(wait)
-            guessed += found
+                gate.waited(wait)
+            speculative += found
             found = follows and not last
-        counts.append(guessed)
+        counts.append(speculative)
     return counts
 
 
 @pytest.mark.parametrize(
-    ("guess", "wait", "expected"),
+    ("speculation", "wait", "expected"),
     [
-        (1.4e-3, 10e-3, [5, 7, 7, 7]),  # the device is what takes time: tried once, then guessed throughout
-        (0.9e-3, 0.3e-3, [5, 7, 7, 7]),  # a little is hidden
-        (1.4e-3, 0.3e-3, [5, 0, 0, 0]),  # a guess costs more than it hides: found out in the second block
-        (0.8e-3, 0.05e-3, [5, 5, 5, 5]),  # the host is always last, but a guess costs nothing more
+        (1.4e-3, 10e-3, [5, 7, 7, 7]),  # the device takes most time: two trials, then always
+        (0.9e-3, 0.3e-3, [5, 7, 7, 7]),  # a short wait is hidden
+        (1.4e-3, 0.3e-3, [5, 0, 0, 0]),  # costs more than it hides: noticed in the second block
+        (0.8e-3, 0.05e-3, [5, 5, 5, 5]),  # the device is always done first, but there is no extra cost
     ],
 )
-def test_guesses_are_made_where_they_hide_more_than_they_cost(
-    guess: float, wait: float, expected: list[int]
+def test_the_gate_allows_speculation_that_hides_more_than_it_costs(
+    speculation: float, wait: float, expected: list[int]
 ) -> None:
-    assert TRIAL == 2
-    assert IDLE > 0.05e-3
-    assert passes(SpeculationGate(), 0.8e-3, guess, wait, 4) == expected
+    assert TRIAL_PASSES == 2
+    assert IDLE_SECONDS > 0.05e-3
+    assert passes(SpeculationGate(), 0.8e-3, speculation, wait, 4) == expected

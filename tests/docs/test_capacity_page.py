@@ -1,4 +1,4 @@
-"""The capacity page holds what its command computes."""
+"""The page on running holds what its command computes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from support.pages import section
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +33,7 @@ def script(name: str) -> ModuleType:
 
 def test_the_page_on_large_models_holds_what_its_command_computes(capacity: ModuleType) -> None:
     split = script("split")
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "notebook" / "large-models.md").read_text(encoding="utf-8")
     for gpus in (2, 4, 8):
         assert split.row(gpus, split.mini_rate()) in page
     assert split.visits(split.FLASH, 1) == 0.0
@@ -42,7 +44,7 @@ def test_the_page_on_large_models_holds_what_its_command_computes(capacity: Modu
 
 def test_each_row_follows_from_its_speed(capacity: ModuleType) -> None:
     studies = {study.name: study for study in capacity.studies()}
-    page = (ROOT / "docs" / "capacity.md").read_text(encoding="utf-8")
+    page = section("running", "How long studies take")
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in page.splitlines()
@@ -68,10 +70,10 @@ def test_every_gpu_has_work_and_the_last_round_counts_whole(capacity: ModuleType
 
 def test_speeds_are_read_from_the_results(capacity: ModuleType) -> None:
     text = (
-        "batch\n| 32 | 2,771 | 2,706 | 2,759 | 1,986 |\n| 128 | 5,092 | 5,390 | 5,607 | 3,935 |\n"
-        "| score: 1,920,000 states | 230 s (8,350/s, compiling included) | 233 s |\n"
-        "| generate at T = 0: 512,000 tokens | 67 s (7,640/s) | 75 s |\n"
-        "| sweep: 4,480,000 tokens | 605 s (7,410/s) | 710 s |\n"
+        "batch\n| 32 | 2,759 | 1,986 |\n| 128 | 5,607 | 3,935 |\n"
+        "| score: 1,920,000 states | 230 s (8,350/s, compiling included) |\n"
+        "| generate at T = 0: 512,000 tokens | 67 s (7,640/s) |\n"
+        "| sweep: 4,480,000 tokens | 605 s (7,410/s) |\n"
     )
     expected = {"score": 8350.0, "generate": 7640.0, "sweep": 7410.0, "batch 32": 2759.0, "batch 128": 5607.0}
     assert capacity.speeds(text) == expected

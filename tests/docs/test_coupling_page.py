@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from orderlens.cli.main import main
+from support.pages import section
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coupling.md").read_text(encoding="utf-8")
+PAGE = section("policies", "Cost of several tokens per pass")
 COMMANDS = [line.removeprefix("$ ") for line in PAGE.splitlines() if line.startswith("$ orderlens ")]
 
 

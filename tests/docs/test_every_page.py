@@ -101,9 +101,10 @@ def flaw(line: str, own: set[str]) -> str:
         )
     verb = load_verb(name)
     try:
-        asked = vars(request_of(verb, [word for word in words if word != "--debug"]))
-        for policy in listed(asked.get("orders")) | listed(asked.get("policies")):
-            if not own & set(re.split(r"[+:=]", str(policy))):
+        request = vars(request_of(verb, [word for word in words if word != "--debug"]))
+        for policy in listed(request.get("orders")) | listed(request.get("policies")):
+            is_written = ":runs/" in str(policy)  # a file that another command of the page writes
+            if not is_written and not own & set(re.split(r"[+:=]", str(policy))):
                 parse_policy(policy)
     except UserInputError as error:
         return str(error)
@@ -112,7 +113,9 @@ def flaw(line: str, own: set[str]) -> str:
     known = {"figure": figure_names(), "tasks": task_names()}
     if name == "analyze":
         known["table"] = table_names()
-    return ", ".join(set().union(*(listed(asked.get(key)) - {*names, *own} for key, names in known.items())))
+    return ", ".join(
+        set().union(*(listed(request.get(key)) - {*names, *own} for key, names in known.items()))
+    )
 
 
 def test_commands_are_understood() -> None:
@@ -222,7 +225,7 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
 
 
-def is_there(page: str, target: str) -> bool:
+def path_exists(page: str, target: str) -> bool:
     path, _, place = target.partition("#")
     there = ((ROOT / page).parent / path if path else ROOT / page).resolve()
     if not there.exists():
@@ -241,5 +244,5 @@ def test_links_lead_to_a_file_and_to_a_place_in_it() -> None:
         for target in re.findall(r"\]\(([^)\s]+)\)", INLINE.sub("", CODE.sub("", text)))
         if "://" not in target
     ]
-    assert not [link for link in links if not is_there(*link)]
+    assert not [link for link in links if not path_exists(*link)]
     assert len(links) > 200, "the links are found"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from orderlens.claims.parallel import parallel_findings
 from orderlens.cli.main import main
+from support.pages import section
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "frontier.md").read_text(encoding="utf-8")
+PAGE = section("replicate", "The frontier: quality against compute")
 
 
 def test_the_command_runs(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -23,7 +24,7 @@ def test_the_code_runs(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     exec(compile(code, "frontier.md", "exec"), {})
-    assert "Committing several tokens per pass costs likelihood" in capsys.readouterr().out
+    assert "committing several tokens per pass lowers the likelihood" in capsys.readouterr().out
 
 
 def test_the_page_names_the_findings() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -58,4 +59,10 @@ def test_the_runs_on_the_exact_control_draw_their_figures(gallery, tmp_path, mon
     for item in gallery.every():
         if item.run == "sets":
             assert main(shlex.split(item.command)[1:]) == 0
-            assert (tmp_path / "figures" / f"{item.figure}.svg").exists()
+            drawn = tmp_path / "figures" / f"{item.figure}.svg"
+            by_command = drawn.read_bytes()
+            drawn.unlink()
+            exec(item.python, {})
+            assert drawn.read_bytes() == by_command
+    exec(re.findall(r"```python\n(.*?)```", gallery.OPENING, flags=re.DOTALL)[0], {})
+    assert (tmp_path / "mine.pdf").stat().st_size

@@ -16,8 +16,9 @@ from orderlens.errors import ModelLoadError
 from orderlens.models.family_index import BUILTIN
 from orderlens.models.loading import load_model
 from support import write_mdlm, write_sedd
+from support.pages import section
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "masked-models.md").read_text(encoding="utf-8")
+PAGE = section("models", "MDLM, BD3-LM, SEDD, XLNet, BERT")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
@@ -42,7 +43,7 @@ def test_pickled_weights_are_refused_with_the_remedy_that_works(
     tensors = write_mdlm(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(tensors, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ModelLoadError, match=r"pickled weights are not read.*docs/masked-models\.md"):
+    with pytest.raises(ModelLoadError, match=r"pickled weights are not read.*docs/models\.md"):
         load_model(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     exec(BLOCKS[1], {})

@@ -36,14 +36,14 @@ def test_commands_run_in_the_order_printed(tmp_path, monkeypatch, capfd, quick_f
     commands = shell_commands()
     assert commands
     for command in commands:
-        # In full the benchmark takes minutes.
-        arguments = command.split("#")[0].replace("--limit 60", "--limit 2").split()[1:]
+        # In full it takes minutes.
+        arguments = command.split("#")[0].replace("--limit 12", "--limit 2").split()[1:]
         with quick_figures():
             assert main(arguments) == 0, f"{command}: {capfd.readouterr().err}"
 
 
 def test_example_prints_what_the_readme_shows(capsys):
-    (code,) = blocks("python")
+    code, _ = blocks("python")
     (shown,) = blocks("text")
     exec(code, {})
     printed, expected = capsys.readouterr().out.split(), shown.split()
@@ -53,3 +53,10 @@ def test_example_prints_what_the_readme_shows(capsys):
             assert float(found) == pytest.approx(float(wanted), abs=2e-3)
         except ValueError:
             assert found == wanted
+
+
+def test_example_with_an_own_network_gives_a_run_of_both_orders():
+    _, code = blocks("python")
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert list(names["run"].samples().to_pandas()["order"]) == ["forced-ar", "max-prob"]

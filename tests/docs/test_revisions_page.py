@@ -1,10 +1,9 @@
-"""docs/revisions.md: its command and examples run, and its tables name every rule and preset."""
+"""Revisions in docs/policies.md: the command and examples run, and the tables name every rule and preset."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +14,9 @@ from orderlens.rules import Policy, Revise, parse_policy
 from orderlens.rules.catalogue import PRESETS, REVISIONS
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample
+from support.pages import section
 
-PAGE = (Path(__file__).parents[2] / "docs" / "revisions.md").read_text(encoding="utf-8")
+PAGE = section("policies", "Revise rules")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 

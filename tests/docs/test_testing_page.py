@@ -1,13 +1,13 @@
-"""The code of docs/testing.md runs as printed, block after block."""
+"""The code of docs/extending.md on tests runs as printed, block after block."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from orderlens import testing
+from support.pages import section
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+PAGE = section("extending", "Helpers for your tests")
 
 
 def test_the_examples_run_and_every_helper_is_named(capsys):

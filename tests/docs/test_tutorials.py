@@ -89,7 +89,9 @@ def close(a: str, b: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("name", ["tutorial-orders", "tutorial-least-sure", "tutorial-theory", "how-do-i"])
+@pytest.mark.parametrize(
+    "name", ["start", "concepts", "tutorial-orders", "tutorial-least-sure", "tutorial-theory", "faq"]
+)
 def test_the_tutorial_does_what_it_prints(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")

@@ -148,7 +148,7 @@ class Evaluator:
     name = "by-hand"
 
     def token_logprobs(self, pairs):
-        return [np.full(3, -float(text)) for _, text in pairs]
+        return [np.full(3, -float(text.removeprefix("p"))) for _, text in pairs]
 
 
 def sweep_study(by_hand, nll, evaluator):
@@ -185,8 +185,10 @@ def test_the_sweep_shows_medians_and_where_all_orders_collapsed(by_hand):
     }
     found = temperature.data(sweep_study(by_hand, nll, Evaluator()))
     series = {(i["order"], p["temperature"]): p for i in found["series"] for p in i["points"]}
-    assert series["forced-ar", 0.0]["external_ppl"]["value"] == pytest.approx(math.exp(2))
-    assert series["random", 1.3]["external_ppl"]["value"] == pytest.approx(math.exp(6))  # 403 is below 1,000
+    assert series["forced-ar", 0.0]["external_ppl_whole"]["value"] == pytest.approx(math.exp(2))
+    assert series["random", 1.3]["external_ppl_whole"]["value"] == pytest.approx(
+        math.exp(6)
+    )  # 403 is below 1,000
     assert found["collapsed_from"] == 2.0
     assert series["forced-ar", 2.0]["var"]["value"] == pytest.approx(1.0)
     assert found["evaluator"] == "by-hand"
@@ -195,7 +197,7 @@ def test_the_sweep_shows_medians_and_where_all_orders_collapsed(by_hand):
 def test_without_an_evaluator_the_sweep_still_has_its_other_panels(by_hand):
     found = temperature.data(sweep_study(by_hand, {"random": {0.0: [1], 1.0: [2]}}, None))
     points = found["series"][0]["points"]
-    assert math.isnan(points[0]["external_ppl"]["value"])
+    assert math.isnan(points[0]["external_ppl_whole"]["value"])
     assert points[1]["var"]["value"] == pytest.approx(0.25)
     assert math.isnan(found["collapsed_from"])
 

@@ -57,7 +57,7 @@ def sweep():
         points = [
             {
                 "temperature": t,
-                "external_ppl": cell(8.0 * (1 + place * t) * np.exp(3 * t), 1.0),
+                "external_ppl_whole": cell(8.0 * (1 + place * t) * np.exp(3 * t), 1.0),
                 "var": cell(0.3 + (1 + place) * t, 0.1),
                 "content_mean": cell(-0.6 - t, 0.1),
                 "eos_fraction": cell(0.1 / (1 + t + place), 0.01),

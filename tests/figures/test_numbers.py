@@ -16,16 +16,16 @@ def test_an_undefined_cell_survives_json_as_nan():
     stored = json.loads(json.dumps(plain(numbers.interval(Estimate.undefined("why")))))
     assert stored["value"] is None
     assert not numbers.is_drawable(stored)
-    assert numbers.arms(stored) == (0.0, 0.0)
+    assert numbers.error_lengths(stored) == (0.0, 0.0)
 
 
 def test_arms_reach_from_the_value_to_the_ends():
-    assert numbers.arms(numbers.interval(Estimate(2.0, 1.5, 4.0))) == (0.5, 2.0)
+    assert numbers.error_lengths(numbers.interval(Estimate(2.0, 1.5, 4.0))) == (0.5, 2.0)
 
 
 @pytest.mark.parametrize(
     ("value", "digits", "text"),
-    [(0.621, 2, ".62"), (-0.05, 2, "−.05"), (-0.001, 2, ".00"), (1.0, 2, "1.00"), (12.345, 1, "12.3")],
+    [(0.621, 2, "0.62"), (-0.05, 2, "−0.05"), (-0.001, 2, "0.00"), (1.0, 2, "1.00"), (12.345, 1, "12.3")],
 )
 def test_short_numbers(value, digits, text):
     assert numbers.short(value, digits) == text

@@ -1,4 +1,4 @@
-"""What stands in each picture, read back from matplotlib: marks, arms, axes, legends, limits."""
+"""Content of each figure, read back from matplotlib: marks, error bars, axes, legends, limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rounded(pair):
     return tuple(round(float(value), 6) for value in pair)
 
 
-def arms(panel):
+def error_lengths(panel):
     """Return the ends of every interval drawn, as ((x0, y0), (x1, y1))."""
     return [
         (rounded(piece[0]), rounded(piece[-1]))
@@ -65,8 +65,14 @@ AXES = {
     "couplings": [
         ("tokens in the set", "nats per set"),
         ("loss (nats/token); mark: total", ""),
-        ("Var, one by one (nats²)", ""),
+        ("Var, one token per pass (nats²)", ""),
     ],
+    "census": [
+        ("log P per token (nats)", "share of all orders"),
+        ("log P per token (nats)", "Var(log q) (nats²)"),
+        ("share of orders below", ""),
+    ],
+    "census-lattice": [("revealed positions", "states, leftmost positions first")],
     "frontier": [("tokens per pass", "bits/byte")],
     "reveal-order": [
         ("place in the block", "reveal step"),
@@ -111,7 +117,7 @@ def test_panels_of_several_are_lettered(name):
 
 @pytest.mark.parametrize("name", FIGURES.names())
 def test_nothing_that_is_drawn_lies_outside_its_panel(name):
-    """Marks and arms are inside the limits: nobody sees what is cut off."""
+    """Marks and error bars are inside the limits, so that nothing is cut off."""
     _, figure = drawn(name)
     for panel in figure.axes:
         left, right = sorted(panel.get_xlim())
@@ -133,8 +139,12 @@ def test_the_plane_has_each_order_at_its_mean_and_var_with_both_arms():
     for item in data["points"]:
         mean, var = item["mean"], item["var"]
         assert rounded((mean["value"], var["value"])) in marks(plane)
-        assert (rounded((mean["low"], var["value"])), rounded((mean["high"], var["value"]))) in arms(plane)
-        assert (rounded((mean["value"], var["low"])), rounded((mean["value"], var["high"]))) in arms(plane)
+        assert (rounded((mean["low"], var["value"])), rounded((mean["high"], var["value"]))) in error_lengths(
+            plane
+        )
+        assert (rounded((mean["value"], var["low"])), rounded((mean["value"], var["high"]))) in error_lengths(
+            plane
+        )
     for seed in data["random_seeds"]:
         assert rounded((seed["mean"], seed["var"])) in marks(plane)
     for panel, name in ((gini, "gini_block0"), (accuracy, "argmax_accuracy")):
@@ -173,7 +183,7 @@ def test_lorenz_curves_run_from_corner_to_corner_and_beside_them_their_depth():
         np.testing.assert_allclose(under.get_ydata(), steps - np.array(item["lorenz"]))
     assert (whole.get_xlim(), whole.get_ylim()) == ((0, 1), (0, 1))
     (legend,) = figure.legends
-    ginis = [f"{item['gini']:.3f}".lstrip("0") for item in data["curves"]]
+    ginis = [f"{item['gini']:.3f}" for item in data["curves"]]
     names = [display_name(item["order"]) for item in data["curves"]]
     assert texts(legend) == [f"{name} ({gini})" for name, gini in zip(names, ginis, strict=True)]
 
@@ -184,7 +194,7 @@ def test_gaps_lie_on_rows_beside_a_band_of_twice_the_floor():
     for place, item in enumerate(data["gaps"]):
         gap = item["gap"]
         assert rounded((gap["value"], place)) in marks(panel)
-        assert (rounded((gap["low"], place)), rounded((gap["high"], place))) in arms(panel)
+        assert (rounded((gap["low"], place)), rounded((gap["high"], place))) in error_lengths(panel)
     floor = max(item["value"] for item in data["statistics"] if item["statistic"] == "noise_floor")
     (band,) = panel.patches
     assert (band.get_x(), band.get_width()) == pytest.approx((-floor, 2 * floor))
@@ -223,7 +233,7 @@ def test_bars_of_loss_and_var_add_up_to_the_mark():
         total = row["loss"]
         assert rounded((total["value"], place)) in marks(loss)
         assert total["value"] == pytest.approx(widths[place].sum(), abs=1e-6), "the bars add up to the mark"
-        assert (rounded((total["low"], place)), rounded((total["high"], place))) in arms(loss)
+        assert (rounded((total["low"], place)), rounded((total["high"], place))) in error_lengths(loss)
     bars = np.array([(patch.get_x(), patch.get_width()) for patch in var.patches]).reshape(len(losses), 4, 2)
     for row, own in zip(losses, bars, strict=True):
         names = ("between", "inside", "coupling_between", "coupling_inside")
@@ -257,7 +267,7 @@ def test_heat_maps_show_the_shares_with_the_first_step_on_top():
         width = data["width"]
         assert (left, right, bottom, top) == (0.5, width + 0.5, width + 0.5, 0.5)
         rho = item["spearman_l2r_block0"]["value"]
-        shown = f"{abs(rho):.2f}".removeprefix("0")
+        shown = f"{abs(rho):.2f}"
         assert panel.get_title(loc="left").startswith(
             f"{display_name(item['order'])}\nρ = {'−' if rho < 0 else ''}{shown}"
         )
@@ -265,7 +275,7 @@ def test_heat_maps_show_the_shares_with_the_first_step_on_top():
 
 def test_the_sweep_has_greedy_marks_apart_and_lines_through_the_rest():
     data, figure = drawn("temperature")
-    names = ("external_ppl", "var", "content_mean", "eos_fraction")
+    names = ("external_ppl_whole", "var", "content_mean", "eos_fraction")
     for panel, name in zip(figure.axes, names, strict=True):
         for item in data["series"]:
             for point in item["points"]:
@@ -322,9 +332,10 @@ def test_bins_are_lines_through_medians_with_arms():
         for one in item["bins"]:
             accuracy = one["accuracy"]
             assert rounded((one["var"], accuracy["value"])) in marks(panel)
-            assert (rounded((one["var"], accuracy["low"])), rounded((one["var"], accuracy["high"]))) in arms(
-                panel
-            )
+            assert (
+                rounded((one["var"], accuracy["low"])),
+                rounded((one["var"], accuracy["high"])),
+            ) in error_lengths(panel)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +359,7 @@ def test_rows_hold_one_mark_per_predictor_around_the_orders_place(name, field, p
         assert abs(shifts[0]) < 0.45, "marks of neighbouring orders stay apart"
         for (number, cell), shift in zip(known, shifts, strict=True):
             ends = [rounded((cell[end], number + shift)) for end in ("low", "high")]
-            assert tuple(ends) in arms(panel)
+            assert tuple(ends) in error_lengths(panel)
     guide = next(found for found in panel.lines if set(found.get_xdata()) == {line})
     assert guide.get_linestyle() != "-"
     assert panel.get_ylim() == (len(task["rows"]) - 0.5, -0.5)

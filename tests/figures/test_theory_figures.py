@@ -1,4 +1,4 @@
-"""Data behind the theory's figures, and that they draw."""
+"""Data of the theory's figures, and that they can be drawn."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ def swept():
         stop_at_eos=False,
     )
     outputs = run.outputs().to_arrow()
-    pairs = sorted(set(zip(outputs["prompt_text"].to_pylist(), outputs["text"].to_pylist(), strict=True)))
+    found = set(zip(outputs["prompt_text"].to_pylist(), outputs["text"].to_pylist(), strict=True))
+    pairs = sorted(found | {("", prompt + text) for prompt, text in found})  # as continuation, and whole
     scores = {
         "evaluator": ["letters"] * len(pairs),
         "text_key": [pair_key(pair) for pair in pairs],
@@ -73,6 +74,19 @@ def parallel():
     return ol.score(ol.load_model(MODEL), SAMPLES, orders=orders, couplings=99)
 
 
+def counted():
+    """All orders of two spans per text."""
+    orders = ["forced-ar", "random", "max-prob", "max-prob+top=2", "oracle-max-q"]
+    return ol.census(ol.load_model(MODEL), SAMPLES, span=4, spans=2, orders=orders).run
+
+
+def kept():
+    """States of all masked positions, on more texts than a decision needs."""
+    samples = [ol.Sample(f"k{i}", [i % 19, 3], [(7 * i + k * k) % 19 for k in range(16)]) for i in range(8)]
+    orders = ["forced-ar", "random:0", "max-prob"]
+    return ol.score(ol.load_model(MODEL), samples, orders=orders, states=True)
+
+
 RUNS = {
     None: parallel,
     "score": scored,
@@ -80,6 +94,8 @@ RUNS = {
     "ending": swept,
     "sweep": swept,
     "evaluate": graded,
+    "census": counted,
+    "states": kept,
 }
 
 

@@ -19,19 +19,19 @@ def present(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
         monkeypatch.setattr(torch.version, "hip", hip)
         monkeypatch.setattr(gpu, "triton_installed", lambda: True)
-        gpu._offered.cache_clear()
+        gpu._properties.cache_clear()
         gpu.runs_kernels.cache_clear()
         return torch.device("cuda:0")
 
     yield pretend
-    gpu._offered.cache_clear()
+    gpu._properties.cache_clear()
     gpu.runs_kernels.cache_clear()
 
 
 def test_what_tiles_were_chosen_on(present) -> None:
     hopper = gpu.gpu_of(present(9))._replace(processors=132)
     assert hopper._replace(specialises=True) == gpu.HOPPER
-    assert hopper.specialises == gpu.knows_gluon()
+    assert hopper.specialises == gpu.is_known_gluon()
     assert gpu.gpu_of(torch.device("cpu")) == gpu.HOPPER._replace(processors=2, specialises=False)
 
 
@@ -39,10 +39,10 @@ def test_what_tiles_were_chosen_on(present) -> None:
     ("version", "known"), [("3.6.0", True), ("3.7.1", True), ("3.5.1", False), ("4.6.0", False)]
 )
 def test_gluon_of_known_versions(version: str, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu.knows_gluon.cache_clear()
+    gpu.is_known_gluon.cache_clear()
     monkeypatch.setattr(gpu.metadata, "version", lambda _: version)
-    assert gpu.knows_gluon() == known
-    gpu.knows_gluon.cache_clear()
+    assert gpu.is_known_gluon() == known
+    gpu.is_known_gluon.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,9 @@ def test_gluon_of_known_versions(version: str, known: bool, monkeypatch: pytest.
     ],
 )
 def test_other_gpus(present, capability: tuple[int, int], kib: int, descriptors: bool) -> None:
-    assert gpu.gpu_of(present(*capability)) == gpu.Gpu(kib * 1024, descriptors, 108, False)
+    assert gpu.gpu_of(present(*capability)) == gpu.Gpu(
+        kib * 1024, descriptors, 108, False, capability >= (8, 9)
+    )
 
 
 def test_tensors_without_memory_stand_for_the_current_gpu(present, monkeypatch: pytest.MonkeyPatch) -> None:

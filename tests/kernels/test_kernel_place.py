@@ -12,15 +12,15 @@ from support import kernel_place  # noqa: E402
 
 
 @pytest.mark.parametrize(
-    ("gpu", "asked", "interpreted"),
+    ("gpu", "setting", "interpreted"),
     [(False, None, True), (True, None, False), (True, "1", True), (True, "0", False)],
 )
-def test_the_place(gpu, asked, interpreted, monkeypatch):
+def test_the_place(gpu, setting, interpreted, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    if asked is not None:
-        monkeypatch.setenv("TRITON_INTERPRET", asked)
+    if setting is not None:
+        monkeypatch.setenv("TRITON_INTERPRET", setting)
     place = kernel_place()
     wanted = (True, "cpu", torch.float32) if interpreted else (False, "cuda", torch.bfloat16)
     assert (place.interpreted, place.device.type, place.dtype) == wanted
-    assert os.environ.get("TRITON_INTERPRET") == ("1" if interpreted else asked)
+    assert os.environ.get("TRITON_INTERPRET") == ("1" if interpreted else setting)

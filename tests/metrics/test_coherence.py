@@ -76,7 +76,7 @@ def test_orders_that_are_missing_count_neither_in_the_spread_nor_in_the_gap():
 
 
 class Tables:
-    """log p(position holds its target | R), one random number per (position, R): no joint behind it."""
+    """log p(position holds its target | R), one random number per (position, R): no joint exists."""
 
     def __init__(self, n, seed):
         rng = np.random.default_rng(seed)

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
 from orderlens.metrics.estimate import (
-    MOST_REPS,
+    MAX_REPS,
     BinaryRanks,
     Clusters,
     Resampling,
     difference_of_means,
+    least_mean,
     mean,
     means,
     median,
@@ -108,31 +110,43 @@ def test_one_prompt_or_no_resamples_leave_the_interval_open():
         assert math.isnan(cell.low)
 
 
-def difference(values, first, prompts):
-    """Mean of the first minus mean of the others, and its error: each prompt moves both means."""
-    one, two = values[first].mean(), values[~first].mean()
-    pull = np.where(first, (values - one) / first.sum(), -(values - two) / (~first).sum())
-    return one - two, math.sqrt(sum(pull[prompts == name].sum() ** 2 for name in np.unique(prompts)))
+def mean_and_pull(values, rows, prompts):
+    """Mean of some rows, and what each prompt adds to its error."""
+    middle = values[rows].mean()
+    pull = np.where(rows, values - middle, 0.0) / rows.sum()
+    return middle, np.array([pull[prompts == name].sum() for name in np.unique(prompts)])
 
 
-@pytest.mark.parametrize("skew", [0.0, 2.0])
+@pytest.mark.parametrize("skew", [0.3, 2.0])
 def test_a_difference_of_means_equals_the_loop_over_resamples(rows, skew):
     prompts, values, first = rows
-    values = np.exp(skew * values) if skew else values
+    values = np.exp(skew * values)
     clusters = Clusters(prompts, FEW)
-    value, error = difference(values, first, prompts)
-    t = []
-    for sample in resampled_rows(clusters):
-        names = np.repeat(np.arange(len(sample) // 3), 3)  # a prompt that is drawn twice counts as two
-        again, spread = difference(values[sample], first[sample], names)
-        t.append((again - value) / spread)
-    smaller = min(first.sum(), (~first).sum())
-    student = stats.t.ppf(0.975, smaller - 1) * math.sqrt(smaller / (smaller - 1))
-    left, right = percentile(t)
+    noise = keyed_generator(FEW.seed, "bootstrap noise", 15).standard_normal((40, 15), np.float32)
+    value, low, high, pulls = [], [], [], []
+    for group in (first, ~first):
+        middle, pull = mean_and_pull(values, group, prompts)
+        of_prompt = [values[group & (prompts == name)] for name in np.unique(prompts)]
+        logs = [math.log(part.mean()) for part in of_prompt if len(part)]
+        width = np.std(logs) * len(logs) ** -0.2
+        t = []
+        for sample, row in zip(resampled_rows(clusters), noise, strict=True):
+            names = np.repeat(np.arange(len(sample) // 3), 3)  # a prompt that is drawn twice counts as two
+            noisy = values[sample] * np.exp(width * row[clusters.codes[sample]] - width**2 / 2)
+            again, spread = mean_and_pull(noisy, group[sample], names)
+            t.append((again - middle) / np.linalg.norm(spread))
+        left, right = percentile(t)
+        value.append(middle)
+        low.append(right * np.linalg.norm(pull))
+        high.append(-left * np.linalg.norm(pull))
+        pulls.append(pull)
+    r = pulls[0] @ pulls[1] / np.linalg.norm(pulls[0]) / np.linalg.norm(pulls[1])
     found = difference_of_means(values, first, clusters)
-    assert (found.value, found.n) == (pytest.approx(value), 45)
-    assert found.low == pytest.approx(value - max(right, student) * error)
-    assert found.high == pytest.approx(value - min(left, -student) * error)
+    down = math.sqrt(low[0] ** 2 + high[1] ** 2 - 2 * r * low[0] * high[1])
+    up = math.sqrt(high[0] ** 2 + low[1] ** 2 - 2 * r * high[0] * low[1])
+    assert (found.value, found.n) == (pytest.approx(value[0] - value[1]), 45)
+    assert found.low == pytest.approx(found.value - down, rel=1e-5)
+    assert found.high == pytest.approx(found.value + up, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -145,13 +159,23 @@ def test_a_difference_without_spread_or_without_a_group_has_no_interval(values, 
     assert math.isnan(found.high)
 
 
-def test_one_value_in_a_group_still_counts_as_two_for_students_t(rows):
-    """With one degree of freedom Student's t is Cauchy's: 12.7 errors to each side, times √2."""
-    _, values, _ = rows
-    first = np.arange(45) == 7
-    found = difference_of_means(values, first, Clusters(np.arange(45), FEW))
-    _, error = difference(values, first, np.arange(45))
-    assert found.value - found.low >= math.tan(0.475 * math.pi) * math.sqrt(2) * error * (1 - 1e-9)
+def test_one_prompt_in_a_group_has_no_interval(rows):
+    found = difference_of_means(rows[1], np.arange(45) == 7, Clusters(np.arange(45), FEW))
+    assert math.isfinite(found.value)
+    assert math.isnan(found.low)
+
+
+def test_the_least_mean_allows_for_the_choice_of_the_column():
+    """With one column it is Student's interval but for the upper end; further columns move only that."""
+    values = np.random.default_rng(0).normal(size=(60, 3)) + np.array([0.0, 0.1, 50.0])
+    ends = [stats.ttest_1samp(column, 0).confidence_interval(0.95) for column in values.T]
+    upper = [stats.ttest_1samp(column, 0).confidence_interval(1 - 0.1 / 3) for column in values.T]
+    found = least_mean(values, 0.95)
+    assert (found.value, found.n) == (pytest.approx(values.mean(axis=0).min()), 60)
+    assert found.low == pytest.approx(min(end.low for end in ends))
+    assert found.high == pytest.approx(min(end.high for end in upper))
+    values[1:, 2] = np.nan
+    assert math.isnan(least_mean(values, 0.95).low), "one value has no spread"
 
 
 def test_students_t_with_one_and_two_degrees_has_closed_forms():
@@ -176,8 +200,8 @@ def test_an_interval_needs_half_of_its_draws(draws, expected):
     assert found == pytest.approx(expected, nan_ok=True)
 
 
-@pytest.mark.parametrize("wrong", [{"reps": -1}, {"reps": MOST_REPS + 1}, {"level": 0.0}, {"level": 1.0}])
+@pytest.mark.parametrize("wrong", [{"reps": -1}, {"reps": MAX_REPS + 1}, {"level": 0.0}, {"level": 1.0}])
 def test_bad_settings_are_refused_and_the_ends_are_not(wrong):
-    with pytest.raises(UserInputError, match=f"got {next(iter(wrong.values()))}"):
+    with pytest.raises(UserInputError, match=f" is {next(iter(wrong.values()))}; it must be"):
         Resampling(**wrong)
-    assert (Resampling(reps=0).reps, Resampling(reps=MOST_REPS).reps) == (0, MOST_REPS)
+    assert (Resampling(reps=0).reps, Resampling(reps=MAX_REPS).reps) == (0, MAX_REPS)

@@ -90,7 +90,7 @@ SPECS = (
 
 @pytest.mark.slow
 def test_the_interval_covers_nine_to_ten_in_every_world(capsys, monkeypatch):
-    """Prints the table of docs/judging.md; the variable gives the number of studies per line."""
+    """Prints the table of docs/results/judging.md; the variable gives the number of studies per line."""
     every = {spec: population(spec, 600, length=16) for spec in SPECS}
     shifted = {f"{name}, shifted": values for name, values in worlds(every[SPECS[1]]).items()}
     del shifted["as it is, shifted"]
@@ -183,7 +183,7 @@ def test_odd_tables():
     single = order_range(np.array([[1.0, 2.0]]))
     assert (single.estimate.value, math.isnan(single.estimate.low), math.isnan(single.p)) == (1.0, True, True)
     unasked = order_range(np.array([[1.0, 2.0], [2.0, 2.5], [math.nan, 9.0]]), Resampling(reps=0))
-    assert unasked.estimate.why == "no interval asked for"
+    assert unasked.estimate.why == "no interval requested"
     assert (unasked.estimate.value, unasked.plain) == (0.75, 0.75)
     assert (unasked.estimate.n, unasked.estimate.n_undefined) == (2, 1)
     assert math.isnan(unasked.p)

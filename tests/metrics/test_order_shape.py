@@ -108,7 +108,7 @@ def test_eos_cascade():
     assert none.length == 0
     assert math.isnan(none.start)
     special = eos_cascade([0, 3, 2, 1, 4], [0, 1, 1, 0, 0], [1, 0, 0, 0, 1])
-    assert special.resume == 4.0  # a special token is no content
+    assert special.resume == 4.0  # a special token is not content
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def random_trace(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_two_coins_that_always_agree() -> None:
-    """The page's example: both at once look perfectly even, at twice the loss."""
+    """The page's example: both in one pass look perfectly even, at twice the loss."""
     half = math.log(0.5)
     together = pass_variance([half, half], [0, 0], [half, 0.0])
     one_by_one = pass_variance([half, 0.0], [0, 1], [half, 0.0])
@@ -31,15 +31,15 @@ def test_two_coins_that_always_agree() -> None:
     assert one_by_one.var == pytest.approx(half**2 / 4, abs=1e-14)
     assert together.coupling_inside == pytest.approx(half**2 / 4, abs=1e-14)
     assert together.coupling_between == 0.0
-    assert together.one_by_one == pytest.approx(one_by_one.var, abs=1e-14)
+    assert together.sequential_var == pytest.approx(one_by_one.var, abs=1e-14)
     assert coupling([half, 0.0], [half, half]) == pytest.approx(math.log(2), abs=1e-14)
 
 
 def test_by_hand() -> None:
-    """Passes (−1, −3) and (−2): means −2 and −2, inside (2·1 + 1·0)/3; one by one (−1, −4, −2)."""
+    """Passes (−1, −3) and (−2): means −2 and −2, inside (2·1 + 1·0)/3; one token per pass (−1, −4, −2)."""
     found = pass_variance([-1, -3, -2], [0, 0, 1], [-1, -4, -2])
     assert (found.between, found.inside) == (0.0, pytest.approx(2 / 3))
-    assert found.one_by_one == pytest.approx(np.var([-1, -4, -2]))
+    assert found.sequential_var == pytest.approx(np.var([-1, -4, -2]))
     assert found.coupling_between == pytest.approx(2 / 3 * (-2.5 + 7 / 3) ** 2 + 1 / 3 * (-2 + 7 / 3) ** 2)
 
 
@@ -48,7 +48,7 @@ def test_the_parts_add_up(seed: int) -> None:
     y, forward, z = random_trace(seed)
     found = pass_variance(y, forward, z)
     assert found.var == pytest.approx(np.var(y), abs=1e-12)
-    assert found.one_by_one == pytest.approx(np.var(z), abs=1e-12)
+    assert found.sequential_var == pytest.approx(np.var(z), abs=1e-12)
     parts = found.between + found.inside + found.coupling_between + found.coupling_inside
     assert parts == pytest.approx(np.var(z), abs=1e-12)
 
@@ -81,7 +81,7 @@ def test_many_traces_at_once() -> None:
         one = pass_variance(y, forward)
         assert (between[place], inside[place]) == pytest.approx((one.between, one.inside), abs=1e-12)
         assert math.isnan(one.coupling)
-        assert math.isnan(one.one_by_one)
+        assert math.isnan(one.sequential_var)
 
 
 def test_an_empty_or_impossible_trace_has_no_parts() -> None:
@@ -102,7 +102,7 @@ def test_entropy_bound() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([-1.0], [0, 1]), "equally long"),
+        (([-1.0], [0, 1]), "of equal length"),
         (([-1.0, -2.0], [1, 0]), "in reveal order"),
         (([-1.0, -2.0], [0, 1], [-1.0]), "1 sequential values for 2"),
     ],

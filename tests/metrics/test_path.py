@@ -12,7 +12,13 @@ from scipy.special import log_ndtr
 
 from orderlens.errors import UserInputError
 from orderlens.metrics import block_variance, path_stats
-from orderlens.metrics.path import argmax_accuracy, block_gini, segment_jensen_loss, segment_path_stats
+from orderlens.metrics.path import (
+    argmax_accuracy,
+    block_gini,
+    segment_jensen_loss,
+    segment_lowest,
+    segment_path_stats,
+)
 from orderlens.metrics.segments import Segments
 
 
@@ -144,3 +150,26 @@ def test_nonsense_is_refused_by_name():
 def test_argmax_accuracy():
     assert argmax_accuracy([True, False, True, True]) == 0.75
     assert math.isnan(argmax_accuracy([]))
+
+
+def test_the_weakest_part_against_plain_loops():
+    rng = np.random.default_rng(3)
+    lengths = [5, 40, 16, 1, 0, 17]
+    y, segments = -rng.gamma(0.5, size=sum(lengths)), Segments.of_lengths(lengths)
+    positions = np.concatenate([rng.permutation(n) for n in lengths])
+    decile, group = segment_lowest(y, segments, positions)
+    start = 0
+    for place, n in enumerate(lengths):
+        own, at = y[start : start + n].tolist(), positions[start : start + n].tolist()
+        start += n
+        if not n:
+            assert np.isnan(decile[place])
+            assert np.isnan(group[place])
+            continue
+        text = [value for _, value in sorted(zip(at, own, strict=True))]
+        low = sorted(own)[: math.ceil(n / 10)]
+        windows = [text[i : i + 16] for i in range(max(1, n - 15))]
+        assert decile[place] == pytest.approx(sum(low) / len(low), abs=1e-12)
+        assert group[place] == pytest.approx(min(sum(w) / len(w) for w in windows), abs=1e-12)
+    y[7] = -np.inf
+    assert np.isnan(segment_lowest(y, segments, positions)[0][1])

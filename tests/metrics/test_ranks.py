@@ -180,7 +180,7 @@ def test_signs_and_monotone_changes():
     assert found.auroc[2] == pytest.approx(found.auroc[0])
     difference, p = found.compare(0, 2)
     assert difference == 0.0
-    assert math.isnan(p), "they rank alike: there is nothing to test"
+    assert math.isnan(p), "they give the same ranking: there is nothing to test"
     assert found.compare(0, 1)[0] == pytest.approx(-found.compare(1, 0)[0])
     assert found.compare(0, 1)[1] == pytest.approx(found.compare(1, 0)[1])
 

@@ -39,5 +39,5 @@ class Broken:
 
 
 def test_an_evaluator_without_a_number_is_named_with_the_text():
-    with pytest.raises(ModelOutputError, match="broken gave a non-finite log-probability for text 2"):
+    with pytest.raises(ModelOutputError, match="broken returned a non-finite log-probability for text 2"):
         score_texts(Broken(), ["", "", ""], ["a", "", "b"], [1, 0, 1])

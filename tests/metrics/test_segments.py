@@ -55,7 +55,7 @@ def test_runs_follow_every_key():
 
 def test_kept_can_leave_empty_segments():
     segments = Segments.of_lengths([2, 2, 1])
-    kept = segments.kept(np.array([True, False, False, False, True]))
+    kept = segments.filter(np.array([True, False, False, False, True]))
     assert kept.lengths.tolist() == [1, 0, 1]
     assert np.isnan(kept.mean(np.array([1.0, 2.0]))[1])
     assert kept.total(np.array([1.0, 2.0])).tolist() == [1.0, 0.0, 2.0]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from orderlens.metrics.significance import adjust, mcnemar, wilson
+from orderlens.metrics.significance import adjust, mcnemar, nested_logistic, wilson
 
 
 @pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (3, 0), (0, 5), (4, 2), (6, 6), (1, 9)])
@@ -75,3 +75,43 @@ def test_holm_is_never_below_benjamini_hochberg_and_never_above_bonferroni():
     assert (holm >= bh - 1e-15).all()
     assert (holm <= np.minimum(25 * p, 1) + 1e-15).all()
     assert holm.min() == pytest.approx(min(1.0, 25 * p.min()))
+
+
+def _rows(n=60):
+    rng = np.random.default_rng(3)
+    extra, base = rng.normal(size=n), rng.normal(size=n)
+    return (rng.random(n) < 1 / (1 + np.exp(-extra))).astype(float), extra, base
+
+
+def test_the_nested_test_is_a_likelihood_ratio_with_a_wald_interval():
+    correct, extra, base = _rows()
+    found = nested_logistic(correct, extra, [base])
+    design = [
+        np.column_stack([np.ones(60), base]),
+        np.column_stack([np.ones(60), base, (extra - extra.mean()) / extra.std()]),
+    ]
+
+    def fitted(matrix):
+        beta = np.zeros(matrix.shape[1])
+        for _ in range(50):  # Newton steps
+            p = 1 / (1 + np.exp(-matrix @ beta))
+            beta += np.linalg.solve((matrix * (p * (1 - p))[:, None]).T @ matrix, matrix.T @ (correct - p))
+        p = 1 / (1 + np.exp(-matrix @ beta))
+        errors = np.sqrt(np.diag(np.linalg.inv((matrix * (p * (1 - p))[:, None]).T @ matrix)))
+        return beta[-1], errors[-1], float(np.log(np.where(correct > 0, p, 1 - p)).sum())
+
+    (_, _, small), (beta, error, full) = (fitted(matrix) for matrix in design)
+    assert found.coefficient == pytest.approx(beta, rel=1e-5)
+    assert (found.low, found.high) == pytest.approx(
+        (beta - 1.959964 * error, beta + 1.959964 * error), rel=1e-4
+    )
+    assert found.statistic == pytest.approx(2 * (full - small), rel=1e-5)
+    assert found.p == pytest.approx(math.erfc(math.sqrt(full - small)), rel=1e-4)
+
+
+def test_a_large_constant_predictor_is_constant():
+    correct, _, base = _rows()
+    noise = 1e9 + 1e-7 * np.resize([0.0, 1.0], 60)
+    assert "constant" in nested_logistic(correct, noise, [base]).why
+    assert "too few" in nested_logistic(correct, base, [], clusters=np.zeros(60)).why
+    assert np.isfinite(nested_logistic(correct, base, [], clusters=np.arange(60) // 2).p)

@@ -87,7 +87,7 @@ def test_doctor_reports_what_is_missing():
     code = "from orderlens.cli.main import main; main(['doctor', '--json'])"
     report = json.loads(python(code))
     assert report["devices"] == []
-    assert "without torch" in report["expect"][0]
+    assert "torch is missing" in report["expect"][0]
 
 
 def test_the_environment_of_the_second_run_has_no_torch():

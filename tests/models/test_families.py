@@ -26,33 +26,36 @@ def folder_with(path: Path, config: Any) -> Path:
         ({"model_type": "LLaDA2_MoE"}, "llada2_moe"),
         ({"architectures": ["orderlens"]}, "orderlens"),
         ({"model_type": None, "architectures": ["Other", "llada2_moe"]}, "llada2_moe"),
+        ({"model_type": "Dream", "architectures": ["SDARForCausalLM"]}, "sdar"),
     ],
 )
 def test_a_family_is_found_by_what_the_file_says(tmp_path: Path, config: Any, family: str) -> None:
     assert find_family(folder_with(tmp_path, config)) == family
 
 
-def test_a_family_that_the_file_does_not_name_is_found_by_its_sign(
+def test_a_family_that_the_file_does_not_name_is_found_by_its_detector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    family = Family("json:loads", "a test", sign=f"{__name__}:has_graph", also=("OtherName",))
+    family = Family("json:loads", "a test", detector=f"{__name__}:has_graph", aliases=("OtherName",))
     monkeypatch.setitem(sys.modules, __name__, SimpleNamespace(has_graph=lambda config: "graph" in config))
-    monkeypatch.setitem(BUILTIN, "signed", family)
-    assert find_family(folder_with(tmp_path, {"graph": 1})) == "signed"
-    assert find_family(folder_with(tmp_path, {"architectures": ["othername"]})) == "signed"
+    monkeypatch.setitem(BUILTIN, "detected", family)
+    assert find_family(folder_with(tmp_path, {"graph": 1})) == "detected"
+    assert find_family(folder_with(tmp_path, {"architectures": ["othername"]})) == "detected"
     assert find_family(folder_with(tmp_path, {"graph": 1, "model_type": "orderlens"})) == "orderlens"
 
 
 def test_every_family_says_what_it_is() -> None:
     assert set(BUILTIN) <= set(FAMILIES.names())
-    assert all(summary(name) for name in FAMILIES.names())
+    texts = [summary(name) for name in BUILTIN]
+    assert texts == [family.summary for family in BUILTIN.values()]
+    assert all(text and not text.startswith("plugin") for text in texts)
     assert summary("somebody's") == "plugin: model_type in config.json"
 
 
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"model_type": "llada2_mo"}, "'llada2_mo' is of no known family; did you mean 'llada2_moe'"),
+        ({"model_type": "llada2_mo"}, "'llada2_mo' belongs to no known family; did you mean 'llada2_moe'"),
         ({"model_type": 7, "architectures": "x"}, "neither model_type nor architectures"),
         ({}, "neither"),
     ],
@@ -83,7 +86,9 @@ def test_a_name_goes_before_a_folder_of_that_name(
     folder_with(tmp_path / "hmm", {})
     folder_with(tmp_path / "mine", {})
     assert load_model("hmm").name == "hmm"
-    assert caplog.messages == ["'hmm' is the model of that name; for the folder of that name write ./hmm"]
+    assert caplog.messages == [
+        "'hmm' is both a model and a folder; using the model. For the folder write ./hmm"
+    ]
     for spec in ("./hmm", "mine"):
         with pytest.raises(UnknownNameError, match="neither model_type"):
             load_model(spec)

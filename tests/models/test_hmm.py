@@ -17,9 +17,22 @@ def small() -> HiddenMarkovModel:
     return HiddenMarkovModel(seed=3, n_states=3, n_characters=3, block_size=4)
 
 
-@pytest.mark.parametrize("device", [None, "auto", "cpu", "cpu:0", "cuda", "cuda:7", "mps"])
-def test_a_device_is_ignored(device: str | None) -> None:
+@pytest.mark.parametrize("device", [None, "auto", "cpu", "cpu:0"])
+def test_it_runs_on_the_cpu(device: str | None) -> None:
     assert load_model("hmm", device=device).digest == load_model("hmm").digest
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:7", "mps"])
+def test_a_device_that_is_missing_is_refused_as_by_the_other_models(device: str, monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    said = []
+    for name in ("hmm", "tiny"):
+        with pytest.raises(UserInputError, match="use --device cpu") as caught:
+            load_model(name, device=device)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize(

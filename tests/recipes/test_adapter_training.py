@@ -162,7 +162,7 @@ def test_an_interrupt_keeps_the_step_and_the_run_goes_on_as_if_there_had_been_no
 
 def test_a_way_that_fails_is_replaced_before_the_first_step(tmp_path, base, monkeypatch):
     run = trainer(base, tmp_path, 10)
-    run._ways = [("dense", True), ("dense", False)]
+    run._methods = [("dense", True), ("dense", False)]
     monkeypatch.setattr(MaskedStreams, "compile_parts", lambda self: setattr(self, "_end", broken))
     lines = []
     run.run(lines.append)
@@ -213,7 +213,7 @@ def test_a_folder_with_another_adapter_is_refused(tmp_path, base):
     trainer(base, tmp_path, 2).run()
     other = trainer(base, tmp_path, 2)
     other.adapter = AdapterSettings(rank=2, scale=2.0, block_size=BLOCK, mask_id=3)
-    with pytest.raises(RunError, match="its checkpoint has other settings; choose another folder"):
+    with pytest.raises(RunError, match="its checkpoint has other adapter settings; use the same"):
         other.run()
 
 

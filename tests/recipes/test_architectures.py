@@ -6,7 +6,9 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -28,6 +30,10 @@ TOY = architectures.Plan(
 )
 
 
+BATCHES: list[tuple[int, Any]] = []
+"""Every batch that was drawn while the models were trained, with its step."""
+
+
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("architectures")
@@ -40,7 +46,15 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command("prepare", "--corpus", folder / "corpus", "--work", folder, *options)
     assert architectures.read_plan(folder) == replace(TOY, noise_texts=architectures.DEFAULT.noise_texts)
     (folder / "plan.json").write_text(json.dumps(asdict(TOY)))
-    command("train", "--work", folder, "--device", "cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        draw = architectures.WindowMixture.batch
+
+        def noted(mixture: Any, step: int) -> Any:
+            BATCHES.append((step, draw(mixture, step)))
+            return BATCHES[-1][1]
+
+        patch.setattr(architectures.WindowMixture, "batch", noted)
+        command("train", "--work", folder, "--device", "cpu")
     command("score", "--work", folder, "--device", "cpu", "--texts", folder / "texts.jsonl")
     return folder
 
@@ -60,6 +74,10 @@ def test_every_model_is_trained_with_its_own_attention_and_the_same_batches(work
         assert (notes["steps"], notes["tokens"]) == (2, 2 * 4 * 12)
     again = [read_folder(work / "models" / name) for name in ("block-causal", "block-causal-again")]
     assert again[0].digest != again[1].digest
+    for step in range(TOY.steps):
+        drawn = [batch for number, batch in BATCHES if number == step]
+        assert len(drawn) == len(architectures.MODELS)
+        assert all(np.array_equal(batch, drawn[0]) for batch in drawn)
 
 
 def test_whole_canvases_are_also_scored_in_one_block(work: Path) -> None:

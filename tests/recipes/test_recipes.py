@@ -24,7 +24,7 @@ SOURCES = ("wikipedia-en", "wikinews-en", "gutenberg", "c4-en")
 
 
 def recipe(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a recipe in a process of its own."""
+    """Run a recipe in a separate process."""
     command = [sys.executable, str(ROOT / "recipes" / script), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
 

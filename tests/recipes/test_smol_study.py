@@ -1,4 +1,4 @@
-"""The small recipes behind the pages about smol: how answers end, HellaSwag as texts to score."""
+"""The small recipes of the pages about smol: how answers end, HellaSwag as texts to score."""
 
 from __future__ import annotations
 

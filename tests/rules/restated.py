@@ -6,7 +6,8 @@ Nothing of OrderLens's rules is used. A rule is a function of one pass that retu
 
 ``p[i]`` is the distribution at place i (a list), ``masked`` the masked places from left to right, and
 ``block`` a namespace that lives as long as the block: ``n`` places to fill, ``t`` passes so far, ``numbers``
-of this pass, ``look(i, token)`` (mean entropy of what is masked once i holds token), and what a rule keeps.
+of this pass, ``look(i, token)`` (the distributions of what is masked once i holds token), and what a rule
+keeps.
 """
 
 from __future__ import annotations
@@ -118,8 +119,8 @@ def entropy_bounded(gamma, unit=1.0):
     return rule
 
 
-def klass(theta, eps, history=2):
-    """c > theta and KL < eps in each of the last steps; else the most confident place."""
+def klass(theta, eps, history=2, steps=None):
+    """c > theta and KL < eps in each of the last steps; else the even split's number of confident places."""
 
     def rule(p, masked, block):
         steady = []
@@ -133,7 +134,23 @@ def klass(theta, eps, history=2):
             last = block.kls[i][-history:]
             if top(p, i) > theta and len(last) == history and all(value < eps for value in last):
                 steady.append(i)
-        return steady or by(lambda i: top(p, i), masked)[:1]
+        base, more = divmod(block.n, min(steps or block.n, block.n))
+        k = base + (block.t < more) if block.t < (steps or block.n) else 1
+        return steady or by(lambda i: top(p, i), masked)[:k]
+
+    return rule
+
+
+def dilated_sure(tau, base=2):
+    """DUS with put-back: a place with c < tau stays masked and joins the next level; the last takes all."""
+
+    def rule(p, masked, block):
+        levels = dilated_levels(block.n, base)
+        due = [i for i in masked if any(i in level for level in levels[: block.t + 1])] or masked
+        if block.t >= len(levels) - 1:
+            return due
+        kept = [i for i in due if top(p, i) >= tau]
+        return kept or by(lambda i: top(p, i), due)[:1]
 
     return rule
 
@@ -142,27 +159,32 @@ def dilated(base=2):
     """DUS: strides n/base, n/base², …; leftovers last; a last level smaller than the one before is merged."""
 
     def rule(p, masked, block):
-        levels, seen, stride = [], set(), block.n // base
-        while stride >= 1:
-            level = [i for i in range(0, block.n, stride) if i not in seen]
-            seen.update(level)
-            levels += [level] if level else []
-            stride //= base
-        rest = [i for i in range(block.n) if i not in seen]
-        levels += [rest] if rest else []
-        if len(levels) > 1 and len(levels[-1]) < len(levels[-2]):
-            last = levels.pop()
-            levels[-1] = levels[-1] + last
-        return levels[block.t]
+        return dilated_levels(block.n, base)[block.t]
 
     return rule
 
 
-def threshold_with_floor(tau, steps):
+def dilated_levels(n, base):
+    """Return the places of every level."""
+    levels, seen, stride = [], set(), n // base
+    while stride >= 1:
+        level = [i for i in range(0, n, stride) if i not in seen]
+        seen.update(level)
+        levels += [level] if level else []
+        stride //= base
+    rest = [i for i in range(n) if i not in seen]
+    levels += [rest] if rest else []
+    if len(levels) > 1 and len(levels[-1]) < len(levels[-2]):
+        last = levels.pop()
+        levels[-1] = levels[-1] + last
+    return levels
+
+
+def threshold_with_floor(tau, steps, split=None):
     """LLaDA-2.0: all c > tau if at least k_t of them, else the k_t most confident."""
 
     def rule(p, masked, block):
-        base, more = divmod(block.n, min(steps, block.n))
+        base, more = divmod(split or block.n, min(steps, split or block.n))
         k = min(max(1, base + (block.t < more)), len(masked))
         sure = [i for i in masked if top(p, i) > tau]
         return sure if len(sure) >= k else by(lambda i: top(p, i), masked)[:k]
@@ -205,12 +227,12 @@ def dream(steps=None, eps=1e-3):
     return rule
 
 
-def maskgit(steps, scale=1.0):
-    """MaskGIT: log p + scale (1 − t/T) Gumbel; max(1, min(|M| − 1, floor(n cos(π t / 2T)))) stay masked."""
+def maskgit(steps, scale=1.0, gamma=lambda ratio: math.cos(math.pi / 2 * ratio)):
+    """MaskGIT: log p + scale (1 − t/T) Gumbel; max(1, min(|M| − 1, floor(n γ(t/T)))) stay masked."""
 
     def rule(p, masked, block):
         ratio = (block.t + 1) / steps
-        left = math.floor(block.n * math.cos(math.pi / 2 * ratio) + 1e-9)
+        left = math.floor(block.n * gamma(ratio) + 1e-9)
         left = max(1, min(len(masked) - 1, left)) if ratio < 1 and len(masked) > 1 else 0
         noise = {i: -math.log(-math.log(block.numbers[i])) for i in masked}
         score = {i: math.log(top(p, i)) + scale * (1 - ratio) * noise[i] for i in masked}
@@ -247,22 +269,88 @@ def position_content(decay, alpha, rarity=lambda token: 1.0):
     return rule
 
 
-def look_ahead(n, bypass, counts_cost):
-    """Info-Gain and LookUM over the n most confident candidates; the whole block when all are sure."""
+def information_gain(counts_cost):
+    """Info-Gain and LookUM: mean entropy of what stays masked, with or without the entropy now."""
+
+    def objective(p, i, after, block):
+        left = sum(entropy(after, j) for j in range(len(after))) / len(after)
+        return -left - (entropy(p, i) if counts_cost else 0.0)
+
+    return objective
+
+
+def whole_trace(value):
+    """A number of all log-probabilities: so far (first), now, and left."""
+
+    def objective(p, i, after, block):
+        return value(block.trace, [math.log(top(p, i)), *(math.log(max(row)) for row in after)])
+
+    return objective
+
+
+def log_recovery(y, sigma):
+    """g: log of the normal distribution function at logit(q) / (σ√2), by the error function."""
+    q = math.exp(y)
+    return math.log(0.5 * math.erfc(-math.log(q / (1 - q)) / (2 * sigma)))
+
+
+def variance(values):
+    """Return the population variance."""
+    mean = sum(values) / len(values)
+    return sum((x - mean) ** 2 for x in values) / len(values)
+
+
+def kept_trace(inner):
+    """Write log p of what a rule reveals into ``block.trace``."""
 
     def rule(p, masked, block):
-        if all(top(p, i) >= bypass for i in masked):
-            return masked
-        tried = by(lambda i: top(p, i), masked)[:n]
-        if len(tried) == 1:
-            return tried
-        score = {}
-        for i in tried:
-            after = block.look(i, p[i].index(top(p, i)))
-            score[i] = -after - (entropy(p, i) if counts_cost else 0.0)
-        return by(lambda i: score[i], tried)[:1]
+        if not block.t:
+            block.trace = []
+        places = inner(p, masked, block)
+        block.trace += [math.log(top(p, i)) for i in places]
+        return places
 
     return rule
+
+
+def leftmost_sure(tau):
+    """The leftmost place with p ≥ tau, else the most probable."""
+
+    def rule(p, masked, block):
+        sure = [i for i in masked if top(p, i) >= tau]
+        return sure[:1] or by(lambda i: top(p, i), masked)[:1]
+
+    return rule
+
+
+def nearest(level, at_least=2.0):
+    """The place with log p nearest to a level (a function of the trace), and all with p ≥ at_least."""
+
+    def rule(p, masked, block):
+        best = by(lambda i: -abs(math.log(top(p, i)) - level(block.trace)), masked)[0]
+        return [i for i in masked if i == best or top(p, i) >= at_least]
+
+    return kept_trace(rule)
+
+
+def fork_dllm(bound):
+    """Everything above the bound, else the leftmost."""
+    return lambda p, masked, block: [i for i in masked if top(p, i) > bound] or masked[:1]
+
+
+def look_ahead(n, bypass, objective, all_at_once=True):
+    """The best of the n most confident places by an objective; all or the best when all are sure."""
+
+    def rule(p, masked, block):
+        tried = by(lambda i: top(p, i), masked)[:n]
+        if all(top(p, i) >= bypass for i in masked):
+            return masked if all_at_once else tried[:1]
+        if len(tried) == 1:
+            return tried
+        score = {i: objective(p, i, block.look(i, p[i].index(top(p, i))), block) for i in tried}
+        return by(lambda i: score[i], tried)[:1]
+
+    return kept_trace(rule)
 
 
 def spaced(inner, g=8):

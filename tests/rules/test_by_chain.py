@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from orderlens.rules.stats import PositionStats
 from orderlens.rules.view import MemoryTable, StepView
 
 BLOCK = 9
+LOSSES = Path(__file__).parents[1] / "support" / "losses.json"
 COMMIT_SPECS = {
     "top": "top=2",
     "steps": "steps=4",
@@ -26,7 +29,10 @@ COMMIT_SPECS = {
     "factor": "factor=1",
     "bound": "bound=0.8",
     "klass": "klass=0.3:0.4:1",
+    "power": "power=4",
+    "schedule": f"schedule=4:{LOSSES}",
     "dilated": "dilated",
+    "dilated-sure": "dilated-sure=0.5",
     "spaced": "threshold=0.4+spaced=4",
     "hierarchy": "hierarchy=0.3:0.8",
 }
@@ -34,7 +40,9 @@ PLANNERS = [
     "max-prob+mask-predict=4",
     "max-prob+rcr=4",
     "max-prob+p2=5",
+    "max-prob+rcr=3:linear:3",
     "max-prob+refine=3:2",
+    "max-prob+refine-current=3:2",
     "max-prob+wino=0.5:0.8",
     "max-prob+hierarchy-remask=0.4:0.8",
     "random+remdm-conf=6",

@@ -58,8 +58,9 @@ def test_every_built_in_order_has_a_card_with_its_own_rank_and_marker():
         assert len({getattr(card, field) for card in cards}) == len(cards)
     assert [name for name in ORDERS.names() if orders.is_structured(name)] == [
         *("forced-ar", "max-prob", "top-margin", "entropy"),
-        *("gumbel-prob", "sampled-position", "position-content", "eos-damped"),
-        *("lookahead-gain", "lookahead-entropy"),
+        *("gumbel-prob", "sampled-position", "position-content", "eos-damped", "seed-first"),
+        *("lookahead-gain", "lookahead-entropy", "lookahead-ll", "lookahead-min", "lookahead-var"),
+        *("lookahead-recover", "defer", "even", "level"),
     ]
 
 

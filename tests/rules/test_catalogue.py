@@ -41,14 +41,14 @@ def test_canonical_spelling(text, label, seed):
         ("max-prob+threshold=0.5:2", "takes one value"),
         ("max-prob+top=0", "whole number of at least 1"),
         ("max-prob+top=2.5", "whole number"),
-        ("max-prob+top=99999999999999999999", "whole number"),
+        ("max-prob+top=99999999999999999999", "at most 999,999,999"),
         ("max-prob+top=2+threshold=0.9", "two rules of one kind"),
         ("max-prob+edit=2", "between 0 and 1"),
         ("max-prob+edit=0.9:1:2", "takes 1 to 2 values, e.g. edit=0.9"),
         ("max-prob+klass=0.9:x", "'klass': EPS is 'x' and must be a finite number of at least 0"),
         ("max-prob+bound=inf", "'bound=inf': the value must be a finite number"),
         ("max-prob+credit=0.9:1", "'credit' takes 1 value or 4"),
-        ("max-prob+spaced+threshold=0.9", "'spaced' may stand behind the commit rule that it narrows"),
+        ("max-prob+spaced+threshold=0.9", "'spaced' may follow another commit rule"),
         ("max-prob+threshold:0.9", "write 'threshold=0.9' instead of 'threshold:0.9'"),
         ("max-prob+entropy", "names a second order, 'entropy'"),
         ("threshold=0.9", r"'threshold' is a rule, no order; .* e.g. max-prob\+threshold=0.9"),
@@ -56,8 +56,9 @@ def test_canonical_spelling(text, label, seed):
         ("+top=4", r"names no order; write one first, e.g. max-prob\+top=4"),
         ("oracle-max-q+edit=0.9", "can only score, 'edit' can only generate; leave one of them out"),
         ("nothing+top=2", "unknown order 'nothing'"),
-        ("random+top=2,random:0+top=2", "given twice"),
-        ("max-prob,max-prob+top=1", "given twice"),
+        ("random+top=2,random:0+top=2", "both mean"),
+        ("max-prob,max-prob+top=1", "both mean"),
+        ("max-prob,max-prob", "given twice"),
     ],
 )
 def test_mistakes_are_named(text, message):
@@ -68,7 +69,7 @@ def test_mistakes_are_named(text, message):
 def test_orders_and_policies_pass_through():
     order = parse_order("entropy")
     assert parse_policies([order, parse_policy("max-prob+top=2"), "random"])[0].order is order
-    with pytest.raises(UserInputError, match="3 is no order"):
+    with pytest.raises(UserInputError, match="3 is not an order"):
         parse_policies([3])
 
 
@@ -122,7 +123,7 @@ def test_a_rule_that_draws_has_a_seed_whatever_its_order(text, spec, label, seed
 def test_a_seed_that_nothing_draws_with_is_refused(text, words):
     with pytest.raises(UserInputError, match=words):
         parse_policy(text)
-    with pytest.raises(UserInputError, match="no rule takes the seed 3"):
+    with pytest.raises(UserInputError, match="leave out the seed 3"):
         Policy(parse_policy("random").order, parse_policy("random+ancestral=4").commit, None, 3)
 
 

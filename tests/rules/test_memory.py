@@ -85,5 +85,5 @@ def test_a_view_made_by_hand_has_an_empty_memory():
 
 def test_a_rule_must_name_what_it_asks_for():
     stats = PositionStats(np.zeros(1, np.int64), np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1))
-    with pytest.raises(UserInputError, match="must name 'token_logprobs' in its needs"):
+    with pytest.raises(UserInputError, match="must list 'token_logprobs' in its needs"):
         StepView.of(stats).logprob_of(np.array([0]), np.array([0]))

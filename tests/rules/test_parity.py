@@ -69,7 +69,7 @@ def plain_events(model, policy, rule, prompt=(), n=LENGTH, suffix=()):
             ahead = list(window)
             ahead[first + place] = token
             p = distributions(ahead)
-            return np.mean([restated.entropy(p, i) for i in range(len(p)) if ahead[i] == model.mask_id])
+            return [row for row, token in zip(p, ahead, strict=False) if token == model.mask_id]
 
         while masked := [i for i in range(stop - first) if window[first + i] == model.mask_id]:
             p = distributions(window)[first:stop]
@@ -96,6 +96,7 @@ PUBLISHED = {
     "llada": restated.low_confidence(BLOCK),
     "fast-dllm": restated.fast_dllm(0.9),
     "fast-dllm-factor": restated.factor(1.0),
+    "fork-dllm": restated.fork_dllm(0.8),
     "eb-sampler": restated.entropy_bounded(0.1),
     "klass": restated.klass(0.9, 0.01),
     "dus": restated.dilated(),
@@ -128,6 +129,13 @@ OTHERS = {
     "max-prob+klass=0.5:0.3:1": restated.klass(0.5, 0.3, 1),
     "max-prob+klass=0.4:0.5": restated.klass(0.4, 0.5),
     "max-prob+klass=0.4:0.5:3": restated.klass(0.4, 0.5, 3),
+    "max-prob+klass=0.9:0.01:2:5": restated.klass(0.9, 0.01, 2, 5),
+    "max-prob+klass=0.4:0.5:1:3": restated.klass(0.4, 0.5, 1, 3),
+    "max-prob+above=0.6:3:12": restated.threshold_with_floor(0.6, 3, 12),
+    "max-prob+dilated-sure=0.3": restated.dilated_sure(0.3),
+    "max-prob+dilated-sure=0.6:3": restated.dilated_sure(0.6, 3),
+    "gumbel-prob:3+power=5": restated.maskgit(5, gamma=lambda ratio: 1 - ratio**2),
+    "gumbel-prob:3+power=4:3": restated.maskgit(4, gamma=lambda ratio: 1 - ratio**3),
     "forced-ar+dilated=3": restated.dilated(3),
     "max-prob+dilated": restated.dilated(2),
     "max-prob+hierarchy=0.3:0.6": restated.hierarchy(0.3, 0.6),
@@ -136,8 +144,30 @@ OTHERS = {
     "random:3+ancestral=4": restated.ancestral(4),
     "max-prob+threshold=0.4+spaced": restated.spaced(restated.fast_dllm(0.4)),
     "max-prob+spaced=3": restated.spaced(lambda p, masked, block: masked, 3),
-    "lookahead-gain:n=4:temp=0+unanimous=0.8": restated.look_ahead(4, 0.8, True),
-    "lookahead-entropy:temp=0:bypass=0.6+unanimous=0.6": restated.look_ahead(8, 0.6, False),
+    "lookahead-gain:n=4:temp=0+unanimous=0.8": restated.look_ahead(4, 0.8, restated.information_gain(True)),
+    "lookahead-entropy:temp=0:bypass=0.6+unanimous=0.6": restated.look_ahead(
+        8, 0.6, restated.information_gain(False)
+    ),
+    "lookahead-ll:temp=0": restated.look_ahead(
+        8, 0.8, restated.whole_trace(lambda _, y: sum(y)), all_at_once=False
+    ),
+    "lookahead-min:temp=0+unanimous=0.8": restated.look_ahead(
+        8, 0.8, restated.whole_trace(lambda _, y: min(y))
+    ),
+    "lookahead-var:temp=0:bypass=1": restated.look_ahead(
+        8, 1.1, restated.whole_trace(lambda past, y: -restated.variance([*past, *y]))
+    ),
+    "lookahead-recover:sigma=0.7:n=5:temp=0": restated.look_ahead(
+        5,
+        0.8,
+        restated.whole_trace(lambda _, y: sum(restated.log_recovery(x, 0.7) for x in y)),
+        all_at_once=False,
+    ),
+    "defer:tau=0.5": restated.leftmost_sure(0.5),
+    "even": restated.nearest(lambda past: sum(past) / len(past) if past else 0.0),
+    "even+threshold=0.7": restated.nearest(lambda past: sum(past) / len(past) if past else 0.0, 0.7),
+    "level:mu=-0.4": restated.nearest(lambda _: -0.4),
+    "first-hard": restated.nearest(lambda _: -1e3),
     "eos-damped": restated.eos_damped(0.4, EOS),
 }
 DRAWN = {"info-gain", "lookum"}
@@ -198,6 +228,8 @@ def test_the_fixtures_reach_sets_of_several_sizes():
     assert {name for name, size in largest.items() if size == 1} <= {
         *("llada", "pc-sampler", "uncode", "bd3-lm", "top-k-margin", "eos-damped"),
         *("max-prob+above=1", "maskgit"),  # 12 passes for 12 positions
+        *("defer:tau=0.5", "even", "level:mu=-0.4", "first-hard"),
+        *("lookahead-ll:temp=0", "lookahead-var:temp=0:bypass=1", "lookahead-recover:sigma=0.7:n=5:temp=0"),
     }
 
 

@@ -25,13 +25,13 @@ def test_it_is_a_whole_policy_and_says_where_it_comes_from(name):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fast-dllm+top=2", r"is a whole policy; write 'max-prob\+threshold=0.9' out"),
-        ("fast-dllm:x", "draws nothing and takes no seed"),
+        ("fast-dllm+top=2", r"is a complete policy; to change a part, write 'max-prob\+threshold=0.9'"),
+        ("fast-dllm:x", "is not random and takes no seed"),
         ("maskgit:x", r"only a seed may follow, e.g. maskgit:3; .* or 'gumbel-prob\+cosine=12'"),
         ("fast-dlm", "did you mean 'fast-dllm'"),
-        ("fast-dllm,max-prob+threshold=0.9", "given twice"),
-        ("llada,max-prob", "given twice"),
-        ("fast-dllm:3", "'fast-dllm' draws nothing and takes no seed; write 'fast-dllm'"),
+        ("fast-dllm,max-prob+threshold=0.9", "both mean"),
+        ("llada,max-prob", "both mean"),
+        ("fast-dllm:3", "'fast-dllm' is not random and takes no seed; write 'fast-dllm'"),
     ],
 )
 def test_mistakes_are_named(text, message):
@@ -58,4 +58,4 @@ def test_a_preset_of_a_stranger_is_checked(monkeypatch):
     with pytest.raises(UserInputError, match="already registered"):
         PRESETS.add("fast-dllm", Preset("max-prob", "me", "mine"))
     assert PRESETS._check is not None
-    assert PRESETS._check("max-prob") == "it is no Preset"
+    assert PRESETS._check("max-prob") == "it is not a Preset"

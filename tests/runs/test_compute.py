@@ -13,7 +13,7 @@ import pytest
 import orderlens as ol
 from orderlens.errors import RunError
 from orderlens.rules.orders import StaticOrder
-from orderlens.runs.compute import Local, begin, compute, open_model, reveals_ahead
+from orderlens.runs.compute import ComputeContext, compute, decode_unit, open_model, planned_reveals
 from orderlens.runs.job import Job, generate_job, score_job
 from orderlens.runs.options import Computing
 from orderlens.runs.spec import RunSpec
@@ -95,12 +95,12 @@ def test_a_unit_travels_by_pickle_as_well(pool: Any) -> None:
 
 @pytest.mark.parametrize("kind", [scoring, generating])
 def test_tables_are_made_after_decoding_with_texts_remembered(kind: Any, monkeypatch: Any) -> None:
-    job, local = kind(), Local()
-    first, again = (begin(job.spec, job.units[0], job.model, local) for _ in range(2))
+    job, context = kind(), ComputeContext()
+    first, again = (decode_unit(job.spec, job.units[0], job.model, context) for _ in range(2))
     monkeypatch.setattr(type(job.model), "open_session", None)  # the model is not asked any more
     tables = first()
-    assert dict(zip(*tables["tokens"].to_pydict().values(), strict=True)) == local.pieces
-    monkeypatch.setitem(local.pieces, min(local.pieces), "remembered")
+    assert dict(zip(*tables["tokens"].to_pydict().values(), strict=True)) == context.pieces
+    monkeypatch.setitem(context.pieces, min(context.pieces), "remembered")
     for name, table in again().items():
         assert table.equals(tables[name]) == (name != "tokens")
     assert again()["tokens"]["piece"][0].as_py() == "remembered"
@@ -131,5 +131,5 @@ def test_an_order_in_no_registry_works_in_this_process() -> None:
 def test_progress_is_counted_before_the_work() -> None:
     for job in (scoring(), generating()):
         told: list[int] = []
-        compute(job.spec, job.units[0], job.model, Local(on_reveals=told.append))
-        assert sum(told) == reveals_ahead(job.spec, job.units[0])
+        compute(job.spec, job.units[0], job.model, ComputeContext(on_reveals=told.append))
+        assert sum(told) == planned_reveals(job.spec, job.units[0])

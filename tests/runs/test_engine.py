@@ -23,7 +23,7 @@ def test_names_and_engines(given, workers, kind, count):
 
 
 def test_workers_are_given_once():
-    with pytest.raises(UserInputError, match="give workers inside the Engine or beside its name, not both"):
+    with pytest.raises(UserInputError, match="set its workers and address there"):
         as_engine(Engine("local", 2), 3)
 
 
@@ -37,7 +37,7 @@ def test_workers_are_given_once():
         ({"attempts": 0}, "attempts=0 must be at least 1"),
         ({"stall_s": 0}, "stall_s=0 must be a number of seconds above 0"),
         ({"stall_s": float("nan")}, "must be a number of seconds above 0"),
-        ({"address": "auto"}, "address='auto' is that of a Ray cluster; add engine ray"),
+        ({"address": "auto"}, "address='auto' is for Ray clusters only; add engine ray"),
         ({"kind": "ray", "address": "http://x"}, "must be auto or HOST:PORT of the cluster's head"),
     ],
 )

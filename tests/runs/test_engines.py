@@ -129,8 +129,8 @@ def test_ranks_are_read_from_the_environment(given: dict[str, str], wanted: Rank
     [
         ({"engine": "slurm"}, "engine='slurm' is unknown; allowed: local, ray"),
         ({"workers": 0}, "workers=0 must be at least 1"),
-        ({"engine": ol.Engine(), "workers": 2}, "not both"),
-        ({"workers": 2}, "several workers share a run through its folder: give out"),
+        ({"engine": ol.Engine(), "workers": 2}, "not as arguments"),
+        ({"workers": 2}, "several workers need a run folder to share the work"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(wanted: dict[str, Any], words: str) -> None:

@@ -22,7 +22,7 @@ OPTIONS: dict[str, Any] = {"batch_size": 2, "block_size": 8}
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Unit]:
     found: list[Unit] = []
-    work = running.begin
+    work = running.decode_unit
 
     def counted(spec: Any, unit: Unit, *more: Any) -> Any:
         found.append(unit)
@@ -31,7 +31,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Unit]:
         return work(spec, unit, *more)
 
     counted.dies_at = 0  # type: ignore[attr-defined]
-    monkeypatch.setattr(running, "begin", counted)
+    monkeypatch.setattr(running, "decode_unit", counted)
     return found
 
 
@@ -84,7 +84,7 @@ def test_the_same_calls_find_everything_there(tmp_path: Path, calls: list[Unit])
 
 def test_an_interrupted_extension_goes_on(tmp_path: Path, calls: list[Unit]) -> None:
     score(tmp_path / "run", SAMPLES[:3], "forced-ar")
-    running.begin.dies_at = len(calls) + 2  # type: ignore[attr-defined]
+    running.decode_unit.dies_at = len(calls) + 2  # type: ignore[attr-defined]
     with pytest.raises(KeyboardInterrupt):
         score(tmp_path / "run", SAMPLES, "random:1", extend=True)
     assert not ol.open_run(tmp_path / "run").is_complete
@@ -120,11 +120,11 @@ def test_what_cannot_be_added_is_refused(tmp_path: Path) -> None:
     changed = [*SAMPLES[:2], ol.Sample("s2", "other", "text")]
     with pytest.raises(RunError, match="or some have changed"):
         score(out, changed, "random:1", extend=True)
-    with pytest.raises(RunError, match=r"only orders and samples can be added .* block_size is 8 in it"):
+    with pytest.raises(RunError, match=r"only orders and samples can be added .* its block_size is 8"):
         score(out, SAMPLES, "forced-ar", block_size=4, extend=True)
     with pytest.raises(RunError, match="cannot be extended by 'generate'"):
         ol.generate("hmm", SAMPLES, "forced-ar", out=out, extend=True, **OPTIONS)
-    with pytest.raises(UserInputError, match=r"give out, after run\.save"):
+    with pytest.raises(UserInputError, match=r"name the folder with out"):
         score(None, SAMPLES, "forced-ar", extend=True)
     ol.evaluate("hmm", "arith", "forced-ar", limit=1, max_new_tokens=4, out=tmp_path / "graded")
     with pytest.raises(RunError, match="kind 'evaluate', which cannot be extended"):

@@ -19,9 +19,9 @@ def folder(tmp_path):
 @pytest.mark.parametrize("key", KEYS)
 def test_a_unit_is_set_aside_at_the_limit(folder, key):
     failures = Failures(folder, 2)
-    assert failures.note(key, "bad", "w0").attempt == 0
+    assert failures.record(key, "bad", "w0").attempt == 0
     assert failures.set_aside() == set()
-    assert failures.note(key, "worse", "w1", "trace", ("a", "b")).attempt == 1
+    assert failures.record(key, "worse", "w1", "trace", ("a", "b")).attempt == 1
     assert failures.set_aside() == {stem(key)}
     assert Failures(folder, 3).set_aside() == set()
     found = read_failures(folder)
@@ -30,9 +30,9 @@ def test_a_unit_is_set_aside_at_the_limit(folder, key):
         (key, "worse", "w1"),
     ]
     assert (found[1].traceback, found[1].samples) == ("trace", ("a", "b"))
-    failures.forget()
+    failures.clear()
     assert read_failures(folder) == []
-    assert failures.note(key, "bad", "w0").attempt == 0
+    assert failures.record(key, "bad", "w0").attempt == 0
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -48,8 +48,8 @@ def test_other_files_are_no_records(name):
 def test_two_workers_that_note_at_once_both_count(folder, monkeypatch):
     first, second = Failures(folder, 2), Failures(folder, 2)
     monkeypatch.setattr(second, "_counts", dict)  # it has not seen the other's record yet
-    first.note("u", "one", "w0")
-    assert second.note("u", "two", "w1").attempt == 1
+    first.record("u", "one", "w0")
+    assert second.record("u", "two", "w1").attempt == 1
     assert first.set_aside() == {stem("u")}
 
 

@@ -149,7 +149,7 @@ def test_a_stopped_driver_leaves_no_worker_behind_and_is_resumed(
     assert driver.returncode == {2: 130, 15: 143, 9: -9}[stop]
     if stop != signal.SIGKILL:
         assert "3 finished units" in said
-        assert "the same command goes on" in said
+        assert "the same command resumes" in said
     assert main([*command[3:], "--workers", "1"]) == 0
     assert_all_there(ol.open_run(tmp_path / "run"))
 
@@ -163,7 +163,7 @@ def test_a_full_disk_ends_the_command_with_its_remedy(tmp_path: Path) -> None:
     if not mounted or mounted.returncode:
         pytest.skip("a small disk cannot be mounted here")
     try:
-        with pytest.raises(StorageError, match="the disk is full; what was committed is kept"):
+        with pytest.raises(StorageError, match="the disk is full; committed units are safe"):
             score(small / "run")
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)

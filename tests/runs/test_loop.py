@@ -23,12 +23,12 @@ class Member(WorkerRole):
     def __init__(self, place: int, count: int, failures: Failures | None = None) -> None:
         self.place, self.count, self.begun, self._failures = place, count, list[str](), failures
 
-    def begins(self, key: str) -> None:
+    def on_begin(self, key: str) -> None:
         self.begun.append(key)
 
-    def fails(self, key: str, payload: Any, error: Exception) -> None:
+    def on_failure(self, key: str, payload: Any, error: Exception) -> None:
         assert self._failures is not None
-        self._failures.note(key, str(error), "w")
+        self._failures.record(key, str(error), "w")
 
     def set_aside(self) -> set[str]:
         return self._failures.set_aside() if self._failures else set()
@@ -68,7 +68,7 @@ def test_a_worker_takes_its_own_and_asks_nobody_before_it_is_through(tmp_path, w
 def test_in_a_crowd_each_looks_into_fewer_claims(tmp_path, worker, count, watched) -> None:
     keys = list(worker.keyed_units(20))
     with open_writer(tmp_path, worker.spec(20)) as writer, closing(LeaseBook(writer.folder, 1000)) as others:
-        assert all(others.take(key) for key in keys)
+        assert all(others.acquire_new(key) for key in keys)
         assert len(list(loop._claims(writer, keys, Member(3, count)))) == watched
 
 
@@ -77,16 +77,16 @@ def test_in_a_crowd_each_looks_into_fewer_claims(tmp_path, worker, count, watche
     [(2, False, 0.2, 0.2), (1000, False, 0.2, 4.0), (1000, False, 15.0, 300.0), (1000, True, 15.0, 15.0)],
 )
 def test_in_a_crowd_each_waits_longer_and_asks_for_the_end(count, closes, pause, wanted, monkeypatch) -> None:
-    slept, asked = [], []
+    slept, queried = [], []
     monkeypatch.setattr(loop, "time", SimpleNamespace(sleep=slept.append))  # not for other threads
-    writer = SimpleNamespace(finished=lambda keys: asked.append(keys))
+    writer = SimpleNamespace(finished=lambda keys: queried.append(keys))
     for place in range(100):
         role = Member(place, count)
         role.closes = closes
         assert not loop._rests(writer, ["u"], role, pause)
     assert max(slept) <= 15.0 * 1.25
     assert sum(slept) == pytest.approx(100 * wanted, rel=0.02)
-    assert bool(asked) == (wanted > 15.0)
+    assert bool(queried) == (wanted > 15.0)
     closed = SimpleNamespace(finished=lambda keys: True)
     assert loop._rests(closed, ["u"], Member(0, 1000), 15.0)
 
@@ -102,7 +102,7 @@ def test_a_waiting_worker_looks_into_a_few_claims_only(tmp_path, worker, monkeyp
     keys = [f"unit-{number:04d}" for number in range(30)]
     with open_writer(tmp_path, worker.spec(30)) as writer:
         others = LeaseBook(writer.folder, 1000)
-        assert all(others.take(key) for key in keys)
+        assert all(others.acquire_new(key) for key in keys)
         read = []
         real = writer.folder.read
         monkeypatch.setattr(writer.folder, "read", lambda name: read.append(name) or real(name))

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from orderlens.errors import StorageError
-from orderlens.runs.loop import AHEAD, WorkerRole, execute
+from orderlens.runs.loop import MAX_QUEUED, WorkerRole, execute
 from orderlens.store.reader import open_run
 from orderlens.store.writer import RunWriter, open_writer
 
@@ -20,13 +20,13 @@ class Notes(WorkerRole):
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
 
-    def begins(self, key: str) -> None:
+    def on_begin(self, key: str) -> None:
         self.lines.append(("begins", key))
 
-    def ends(self, key: str) -> None:
+    def on_commit(self, key: str) -> None:
         self.lines.append(("ends", key))
 
-    def fails(self, key: str, payload: object, error: Exception) -> None:
+    def on_failure(self, key: str, payload: object, error: Exception) -> None:
         self.lines.append((str(error), key))
 
 
@@ -67,13 +67,13 @@ def test_computing_is_never_far_ahead_of_writing(writer, worker, monkeypatch) ->
 
     def work(unit: int):
         computed.append(unit)
-        if len(computed) == AHEAD + 1:
+        if len(computed) == MAX_QUEUED + 1:
             threading.Timer(0.05, gate.set).start()
         return worker.tables(unit)
 
     commit_with(writer, monkeypatch, lambda key: gate.wait(30) and ahead.append(len(computed)))
     execute(writer, worker.keyed_units(6), work)
-    assert ahead[0] == AHEAD + 1
+    assert ahead[0] == MAX_QUEUED + 1
     assert len(computed) == 6
 
 
@@ -106,7 +106,7 @@ def test_an_interrupt_keeps_what_was_computed_and_gives_back_the_rest(writer, wo
         execute(writer, worker.keyed_units(6), work, role=(notes := Notes()))
     assert [key for what, key in notes.lines if what == "ends"] == KEYS[:2]
     assert writer.pending(KEYS) == KEYS[2:]
-    assert writer.take(KEYS[2]) is not None
+    assert writer.claim_new(KEYS[2]) is not None
 
 
 def test_a_unit_that_cannot_be_committed_fails_and_the_others_go_on(writer, worker, monkeypatch) -> None:

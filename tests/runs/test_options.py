@@ -24,7 +24,7 @@ def test_a_tilde_behind_an_equals_sign_is_the_home_folder(monkeypatch: pytest.Mo
         (" ", "is empty; name a file or folder"),
         ("/", "the root of the file system"),
         ("s3://bucket/a", "is an address"),
-        ("a\0b", "no file can have this name"),
+        ("a\0b", "contains a NUL character"),
         ("~nobody-has-this-name/a", "cannot be reached"),
     ],
 )

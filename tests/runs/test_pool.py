@@ -145,7 +145,7 @@ def test_a_worker_that_dies_is_replaced_under_a_new_name(score):
 def test_workers_that_always_die_end_the_command_and_the_next_one_goes_on(score, tmp_path):
     call, made = score
     with pytest.raises(
-        WorkersLostError, match=r"4 of 4 units are left \(last: bad\); .*the same command goes on"
+        WorkersLostError, match=r"4 of 4 units are left \(last: bad\); .*the same command resumes the run"
     ):
         call([WorkerResult("bad")] * 99)
     assert len(made[0].started) == 2 * (1 + MOST_RESTARTS)
@@ -169,7 +169,11 @@ def slot(tmp_path):
     """Return a supervisor of one slot with a clock of its own, its pool, and a log for its worker."""
     now = [0.0]
     task = SimpleNamespace(
-        session="x", attempts=2, units={"u": (0, {"samples": [{"id": "a"}, {"id": 7}]})}, stated={}, out=""
+        session="x",
+        attempts=2,
+        units={"u": (0, {"samples": [{"id": "a"}, {"id": 7}]})},
+        stored_spec={},
+        out="",
     )
     folder = open_folder(tmp_path)
     people = Inline(task, [None] * 99)
@@ -185,7 +189,7 @@ def slot(tmp_path):
 )
 def test_silence_is_hanging_after_its_time(slot, state, patience):
     if state is not None:
-        slot.note.becomes(state, unit="u")
+        slot.note.set_state(state, unit="u")
     slot.guard._look()
     slot.now[0] = patience or 1e9
     slot.guard._look()
@@ -196,7 +200,7 @@ def test_silence_is_hanging_after_its_time(slot, state, patience):
 
 
 def test_progress_is_a_sign_of_life_and_a_hanging_unit_counts_as_tried(slot):
-    slot.note.becomes("working", unit="u")
+    slot.note.set_state("working", unit="u")
     for slot.now[0] in (50.0, 100.0, 150.0):
         slot.note.advance(3)
         slot.guard._look()
@@ -217,7 +221,7 @@ def test_a_worker_that_did_something_may_die_as_often_as_it_likes(slot):
     watch = slot.guard._watches[0]
     for number in range(MOST_RESTARTS + 2):
         note = WorkerLog(slot.folder, watch.name, "x", "", lambda: 0.0)
-        note.becomes("working", units=1 if number < 2 else 0)
+        note.set_state("working", units=1 if number < 2 else 0)
         slot.pool.results[0] = WorkerResult("gone")
         slot.guard._look()
         slot.pool.results[0] = None

@@ -28,13 +28,13 @@ def generate(**options):
     [
         (lambda: generate(temperature=[]), r"temperatures \[\] must be non-empty and distinct"),
         (lambda: generate(temperature=[1.0, 1]), r"temperatures \[1.0, 1.0\] must be non-empty and distinct"),
-        (lambda: generate(temperature="hot"), "temperature 'hot' is not a number"),
+        (lambda: generate(temperature="hot"), "temperature 'hot' must be a number"),
         (lambda: generate(batch_size=0), "batch_size=0 must be at least 1"),
         (lambda: generate(max_new_tokens=2.5), "max_new_tokens=2.5 must be a whole number"),
         (lambda: ol.score(Untouched(), [3], ["random"]), "item 0 is int, not a Sample.*token ids go into"),
         (
             lambda: ol.score(Untouched(), [ol.Sample("\ud800", [1], [2])], ["random"]),
-            "a sample has the id .* which is no text",
+            "a sample has the id .* which is not text",
         ),
         (lambda: ol.score(Untouched(), TEXTS, [f"random:{2**63}"]), "the seed must have at most 18 digits"),
         (

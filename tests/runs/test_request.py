@@ -34,7 +34,7 @@ class Order(Request):
 COMMAND = Verb(Order, lambda _: None, Order)
 
 
-def asked(*words):
+def request_from(*words):
     return request_of(COMMAND, words)
 
 
@@ -53,13 +53,13 @@ def test_words_become_the_same_request_as_keywords():
         "--no-to-go",
     ]
     words += ["--note", "now, please", "--note", "-hot", "--place", "x/y"]
-    found = asked(*words)
+    found = request_from(*words)
     assert found == Order(
         name="milk", count=2, price=1.5, size="large", with_=["ice", "foam"], to_go=False,
         note=("now, please", "-hot"), place="x/y",
     )  # fmt: skip
     assert found.place == Path("x/y")
-    assert asked("--name=-x").name == "-x"
+    assert request_from("--name=-x").name == "-x"
     assert Order(price=2).price == 2.0
     assert Order(with_="a,b").with_ == ("a", "b")
 
@@ -72,7 +72,7 @@ def test_words_become_the_same_request_as_keywords():
         (["--count", "two"], "--count 'two' must be a whole number"),
         (["--price", "cheap"], "--price 'cheap' must be a number"),
         (["--size", "larg"], "--size 'larg' is unknown; allowed: small, large; did you mean 'large'?"),
-        (["--siz", "large"], "unknown option --siz; did you mean '--size'?; --help lists all"),
+        (["--siz", "large"], "unknown option --siz; did you mean '--size'? --help lists all"),
         (["--count"], "--count needs a value"),
         (["water"], "unexpected argument 'water'; separate list items with commas, without spaces"),
         (["a", "b"], "unexpected argument 'a b'; separate list items with commas"),
@@ -80,14 +80,14 @@ def test_words_become_the_same_request_as_keywords():
 )
 def test_what_cannot_be_is_one_line_with_value_and_remedy(words, said):
     with pytest.raises(UserInputError) as caught:
-        asked("-n", "x", *words)
+        request_from("-n", "x", *words)
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_needed_is_named():
     with pytest.raises(UserInputError, match=r"--name is missing: its name\."):
-        asked("--count", "2")
+        request_from("--count", "2")
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,5 @@ def test_every_option_has_one_help_unless_a_verb_says_otherwise():
             if item.opt.panel:
                 told.setdefault(item.flag, set()).add(item.opt.help)
     assert {flag: len(texts) for flag, texts in told.items()} == dict.fromkeys(told, 1)
-    assert set(told) == {"--engine", "--workers", "--address", "--batch-size", "--dtype", "--anchor"}
+    machine = {"--engine", "--workers", "--address", "--batch-size", "--dtype", "--weights", "--anchor"}
+    assert set(told) == machine

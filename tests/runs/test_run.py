@@ -15,7 +15,7 @@ SAMPLES = [ol.Sample("a", "hello ", "world and so on"), ol.Sample("b", "", "anot
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> list[Any]:
-    work, calls = running.begin, []
+    work, calls = running.decode_unit, []
 
     def dies(spec: Any, unit: Any, *more: Any) -> Any:
         calls.append(unit)
@@ -23,7 +23,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> list[Any]:
             raise KeyboardInterrupt
         return work(spec, unit, *more)
 
-    monkeypatch.setattr(running, "begin", dies)
+    monkeypatch.setattr(running, "decode_unit", dies)
     return calls
 
 
@@ -61,7 +61,7 @@ def test_a_run_keeps_its_unit_size_unless_another_is_asked_for(
         return ol.evaluate("hmm", "arith", "forced-ar", limit=2, **settings, **more)
 
     again(batch_size=1)
-    monkeypatch.setattr(running, "begin", None)
+    monkeypatch.setattr(running, "decode_unit", None)
     assert again().spec["batch_size"] == 1
     with pytest.raises(RunError, match="batch_size"):
         again(batch_size=2)

@@ -34,11 +34,19 @@ def test_a_generation_states_its_settings() -> None:
 
 
 def test_the_spec_holds_what_determines_the_rows_under_the_names_of_the_request() -> None:
-    scored = {"circulation": 2, "couplings": 1, "noise_floor": True, "block_size": 8, "anchor": "prompt"}
+    scored = {
+        "circulation": 2,
+        "couplings": 1,
+        "noise_floor": True,
+        "block_size": 8,
+        "anchor": "prompt",
+        "limit_states": 9,
+    }
     decoded = {"max_new_tokens": 4, "seed": 3, "stop_at_eos": False, "block_size": 8, "anchor": "zero"}
+    decoded |= {"overflow": "mask", "limit_states": 9}
     for kind, given, run in (
-        (Score, scored, ol.score("hmm", SAMPLE, "forced-ar", **scored)),  # type: ignore[arg-type]
-        (Generate, decoded, ol.generate("hmm", "hello", "max-prob", **decoded)),  # type: ignore[arg-type]
+        (Score, scored, ol.score("hmm", SAMPLE, "forced-ar", states=True, **scored)),  # type: ignore[arg-type]
+        (Generate, decoded, ol.generate("hmm", "hello", "max-prob", states=True, **decoded)),  # type: ignore[arg-type]
     ):
         stored = {item.name for item in options(kind) if item.opt.stored}
         assert stored == {*given, "chat"}

@@ -1,4 +1,4 @@
-"""A sample over several runs: which traces stand beside each other, and what there is instead."""
+"""A sample over several runs: which traces are comparable, and the message where there are none."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ OWN = {"prompt_text": "Once", "text": " upon", "temperature": None, "task": None
         ({"prompt_text": "Twice"}, False),
         ({"task": "t"}, False),
         ({"prompt_text": None}, False),
-        ({"temperature": 0.0, "text": "whatever came"}, True),
+        ({"temperature": 0.0, "text": "generated"}, True),
         ({"temperature": 0.0, "prompt_text": "Twice"}, False),
     ],
 )
-def test_runs_stand_beside_each_other_where_prompt_and_target_are_the_same(
+def test_runs_are_compared_where_prompt_and_target_are_the_same(
     tmp_path: Path, other: dict[str, Any], beside: bool
 ) -> None:
     for name, order, given in (("one", "forced-ar", OWN), ("two", "max-prob", OWN | other)):

@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).with_name("worker.py")
 
 @pytest.fixture
 def program() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run ``worker.py`` as a program of its own."""
+    """Run ``worker.py`` as a separate program."""
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(SCRIPT), *map(str, arguments)]

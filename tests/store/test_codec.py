@@ -34,7 +34,7 @@ def restored(name: str, table: pa.Table, columns: list[str] | None = None) -> pa
 
 
 def bits(table: pa.Table) -> list[bytes]:
-    """Return each column's raw values, so that −0.0, NaN and nulls are told apart."""
+    """Return each column's raw values, so that −0.0, NaN and nulls are distinguished."""
     return [
         repr(
             [

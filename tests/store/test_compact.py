@@ -161,7 +161,7 @@ def test_an_unfinished_run_is_not_compacted(tmp_path, worker) -> None:
 def test_a_reader_opened_before_a_compaction_is_told_to_open_again(by_order) -> None:
     run = open_run(by_order)
     compact_run(LocalFolder(by_order))
-    with pytest.raises(CorruptRunError, match="was compacted or repaired while it was read; open it again"):
+    with pytest.raises(CorruptRunError, match="was compacted or repaired during reading; open it again"):
         run.reveals().to_arrow()
 
 

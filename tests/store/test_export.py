@@ -38,7 +38,7 @@ def run() -> Run:
 
 
 def strict(text: str) -> object:
-    """Parse JSON as other programs do: NaN and Infinity are no JSON."""
+    """Parse JSON as other programs do: NaN and Infinity are not JSON."""
 
     def refuse(name: str) -> object:
         raise ValueError(name)
@@ -110,10 +110,15 @@ def test_a_kind_that_is_named_wins_over_the_suffix(run: Run, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "file", "more", "message"),
     [
-        ("samples", "t.xlsx", {}, f"cannot export as 'xlsx' .known: {', '.join(WRITERS)}"),
+        ("samples", "t.xlsx", {}, f"cannot export as 'xlsx'; use one of: {', '.join(WRITERS)}"),
         ("samples", "t", {}, "cannot export as ''"),
         ("samples", "there.csv", {}, "there.csv exists; choose another place"),
-        ("samples", "t.csv", {"tokens": True}, "--tokens goes with --table reveals, not samples"),
+        (
+            "samples",
+            "t.csv",
+            {"tokens": True},
+            "--tokens does not apply to --table samples",
+        ),
         ("sample", "t.csv", {}, "unknown table 'sample'; did you mean 'samples'"),
     ],
 )

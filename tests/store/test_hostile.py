@@ -27,7 +27,7 @@ from orderlens.store.writer import open_writer
         ("x" * 5000, "too long"),
         ("./" + "y" * 300, "too long"),
         ("nul\0byte", "cannot be a folder"),
-        ("nosuch://bucket/run", "no address of a folder"),
+        ("nosuch://bucket/run", "not the address of a folder"),
     ],
 )
 def test_places_that_cannot_hold_a_run(place, message, worker, tmp_path, monkeypatch) -> None:
@@ -62,7 +62,7 @@ def test_a_large_foreign_folder_is_refused_at_its_first_file(tmp_path, worker, m
             yield path
 
     monkeypatch.setattr(LocalFolder, "_walk", counted)
-    with pytest.raises(RunError, match=r"not empty and not a run \(it holds file-"):
+    with pytest.raises(RunError, match=r"not empty and not a run \(it contains file-"):
         worker.compute(str(tmp_path), 1)
     assert len(seen) == 1
 
@@ -92,7 +92,7 @@ def test_specs_with_half_characters_or_endless_nesting_are_refused(tmp_path) -> 
     for _ in range(100_000):
         nested = [nested]
     for value, message in (
-        ("\ud800", r"holds '\\ud800', half of a character"),
+        ("\ud800", r"contains '\\ud800', an incomplete character"),
         (nested, "cannot be written"),
     ):
         with pytest.raises(UserInputError, match=message):
@@ -145,14 +145,14 @@ def test_values_that_no_column_can_hold_are_refused(tmp_path, worker, column, va
         ({"orders": [f"random:{2**63}"]}, "seed must have at most 18 digits"),
         ({"orders": ["random:" + "9" * 5000]}, "seed must have at most 18 digits"),
         ({"seed": 10**30}, "seed=1000"),
-        ({"prompts": [Sample("\ud800", [1])]}, "no text"),
-        ({"prompts": [Sample("a", [1], task="\udfff")]}, "no text"),
+        ({"prompts": [Sample("\ud800", [1])]}, "not text"),
+        ({"prompts": [Sample("a", [1], task="\udfff")]}, "not text"),
     ],
 )
 def test_names_and_seeds_that_no_column_can_hold_are_refused_before_decoding(change, message) -> None:
-    asked = {"prompts": [Sample("a", [1])], "orders": ["random"], "seed": 0, **change}
+    arguments = {"prompts": [Sample("a", [1])], "orders": ["random"], "seed": 0, **change}
     with pytest.raises(UserInputError, match=message):
-        generate("hmm", **asked, max_new_tokens=2, temperature=1.0)
+        generate("hmm", **arguments, max_new_tokens=2, temperature=1.0)
 
 
 def test_the_largest_seeds_and_longest_ids_are_stored() -> None:

@@ -177,35 +177,35 @@ def test_a_unit_is_taken_with_one_request_and_only_where_nobody_had_it(folder, c
     with monkeypatch.context() as patched:
         for name in ("names", "sizes", "read", "exists"):
             patched.setattr(folder, name, lambda *_: pytest.fail("asked for more than the claim"))
-        assert book.take("u")
-        assert other.take("u") is None
+        assert book.acquire_new("u")
+        assert other.acquire_new("u") is None
         book.keep("u")  # committed: the claim stays and says so
-        assert other.take("u") is None
+        assert other.acquire_new("u") is None
     foreign_lease(folder, attempt=0)
     clock.now += 1
     assert other.acquire("u") is None
     clock.now += 11
     assert other.acquire("u")
-    assert book.take("u") is None  # the first attempt's file stays below the second
+    assert book.acquire_new("u") is None  # the first attempt's file stays below the second
     other.close()
     assert folder.names("claims") == []
 
 
 def test_a_failed_unit_is_left_to_whoever_finds_no_fresh_one(folder) -> None:
     book, other = LeaseBook(folder, 1000), LeaseBook(folder, 1000)
-    claim = book.take("u")
+    claim = book.acquire_new("u")
     assert claim
     claim.fail()
     claim.release()  # says no more
     assert live_leases(folder) == []
-    assert other.take("u") is None
+    assert other.acquire_new("u") is None
     assert other.acquire("u")
     other.close()
 
 
 def test_claims_on_recorded_units_are_not_alive(folder) -> None:
     book = LeaseBook(folder, 1000)
-    book.take("u")
+    book.acquire_new("u")
     assert live_leases(folder) == ["claims/u.0.json"]
     folder.put("units/u.json", b"{}")
     assert live_leases(folder) == []

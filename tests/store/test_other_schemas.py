@@ -1,4 +1,4 @@
-"""Runs of another schema are refused in one line, whatever is done with them."""
+"""Runs of another schema are refused in one line by every command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def with_version(folder: Path, version: str, *, sealed: bool = True) -> None:
 def test_other_schemas_are_refused(finished, worker, version, sealed) -> None:
     """Version 1.0 without a seal is what was written before the first release."""
     with_version(finished, version, sealed=sealed)
-    message = rf"another version of orderlens \(schema {version}\), this one reads 1\.0 only.*new folder"
+    message = rf"another version of orderlens \(schema {version}\); this version reads only 1\.0.*new folder"
     for action in (
         lambda: open_run(finished),
         lambda: verify_run(LocalFolder(finished)),
@@ -44,5 +44,5 @@ def test_other_schemas_are_refused(finished, worker, version, sealed) -> None:
 def test_a_version_that_was_damaged_is_told_as_damage(finished) -> None:
     text = (finished / "spec.json").read_text()
     (finished / "spec.json").write_text(text.replace('"schema_version": "1.0"', '"schema_version": "1.4"'))
-    with pytest.raises(CorruptRunError, match=r"spec.json is damaged \('schema_version' is not as written\)"):
+    with pytest.raises(CorruptRunError, match=r"spec.json is damaged \('schema_version' has changed\)"):
         open_run(finished)

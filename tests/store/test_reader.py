@@ -224,7 +224,7 @@ def test_traces_that_are_not_there_or_not_unique_are_explained(tmp_path, worker)
     with pytest.raises(RunError, match="2 traces under order 'random'; they differ in seed"):
         run.trace("s0000-0", "random")
     assert len(run.trace("s0000-0", "random:8")) == 24
-    with pytest.raises(UserInputError, match="not named by 'colour'"):
+    with pytest.raises(UserInputError, match="'colour' is not part of a trace's key"):
         run.trace("s0000-0", "random", colour=1)
 
 

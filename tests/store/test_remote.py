@@ -43,7 +43,7 @@ def s3() -> Iterator[object]:
 
 @pytest.fixture(params=["memory", "s3"])
 def files(request) -> Iterator[object]:
-    """Each kind of remote file system in turn."""
+    """One remote file system per run of the test."""
     if request.param == "s3":
         yield request.getfixturevalue("s3")
         return
@@ -314,7 +314,7 @@ def test_a_crash_at_any_operation_is_survived_without_atomic_rename(worker) -> N
 
 def test_a_different_spec_is_refused(place, files, worker) -> None:
     compute(worker, place, files, 2)
-    with pytest.raises(RunError, match="units: the run has 2, asked for 3"):
+    with pytest.raises(RunError, match="units: the run has 2, requested 3"):
         open_writer(place, worker.spec(3), files)
 
 

@@ -86,7 +86,7 @@ def test_rows_that_do_not_fit_the_record_are_found(finished) -> None:
     body["units"]["unit-0001"]["reveals"] += 1
     record.write_bytes(seal(body))
     (finding,) = verify_run(LocalFolder(finished)).findings
-    assert "committed 97 rows of 'reveals', the parts hold 96" in finding.message
+    assert "committed 97 rows of 'reveals', the parts contain 96" in finding.message
 
 
 def test_an_edited_spec_is_reported_and_not_repaired(finished) -> None:
@@ -178,7 +178,7 @@ def test_a_working_worker_does_not_look_like_damage_and_stops_a_repair(tmp_path,
         report = verify_run(LocalFolder(tmp_path))
         assert report.ok, report.findings
         assert report.leftovers == [parts[0][0].path]
-        with pytest.raises(RunError, match=r"1 claims of workers that may be alive.*--force"):
+        with pytest.raises(RunError, match=r"1 claims of workers that may be active.*--force"):
             repair_run(LocalFolder(tmp_path))
         repair_run(LocalFolder(tmp_path), force=True)
         assert claim

@@ -68,9 +68,9 @@ def test_a_different_spec_is_refused_field_by_field(tmp_path, worker) -> None:
     with pytest.raises(RunError) as caught:
         open_writer(tmp_path, {"model": {"name": "tiny", "digest": "cd"}, "orders": ["random"], "extra": 1})
     message = str(caught.value)
-    assert "model.digest: the run has 'ab', asked for 'cd'" in message
-    assert "seed: the run has 0, asked for nothing" in message
-    assert "extra: the run has nothing, asked for 1" in message
+    assert "model.digest: the run has 'ab', requested 'cd'" in message
+    assert "seed: the run has 0, requested nothing" in message
+    assert "extra: the run has nothing, requested 1" in message
     assert "orders" not in message
     assert "\n" not in message
 
@@ -80,10 +80,10 @@ def test_a_spec_edited_by_hand_is_refused_when_writing_and_reading(finished, wor
     body = json.loads(path.read_text())
     body["spec"]["units"] = 7
     path.write_text(json.dumps(body))
-    with pytest.raises(CorruptRunError, match=r"edited.*units: the run has 7, asked for 6.*undo the edit"):
+    with pytest.raises(CorruptRunError, match=r"edited.*units: the run has 7, requested 6.*undo the edit"):
         worker.compute(str(finished), 6)
     with pytest.raises(CorruptRunError, match="edited"):
-        worker.compute(str(finished), 7)  # even when the edit is what is asked for: the rows are not
+        worker.compute(str(finished), 7)  # even if the edit matches the request: the rows do not
     with pytest.raises(CorruptRunError, match="edited"):
         open_run(finished)
 
@@ -140,7 +140,7 @@ def test_a_truncated_record_counts_as_not_committed_and_is_replaced(tmp_path, wo
 def test_finish_refuses_missing_units_and_writes_no_completion(tmp_path, worker) -> None:
     with open_writer(tmp_path, worker.spec(2)) as writer:
         writer.commit("unit-0000", worker.tables(0))
-        with pytest.raises(RunError, match="lacks 1 of 2 units \\(unit-0001\\)"):
+        with pytest.raises(RunError, match=r"1 of 2 units are missing \(unit-0001\)"):
             writer.finish(["unit-0000", "unit-0001"])
     assert read_completion(LocalFolder(tmp_path)) is None
 
@@ -198,7 +198,7 @@ def test_impossible_rows_are_refused_before_they_are_stored(tmp_path, worker, ch
 
 def test_a_missing_column_and_a_bad_table_name_are_named(tmp_path, worker) -> None:
     with open_writer(tmp_path, worker.spec(1)) as writer:
-        with pytest.raises(UserInputError, match=r"lacks the column.*logq"):
+        with pytest.raises(UserInputError, match=r"lacks the required column.*logq"):
             writer.commit("u", {"reveals": worker.reveals(0).drop_columns(["logq"])})
         with pytest.raises(UserInputError, match="cannot be a table name"):
             writer.commit("u", {"../x": pa.table({"a": [1]})})
@@ -217,7 +217,7 @@ def test_other_tables_are_kept_as_they_are(tmp_path, worker) -> None:
 
 def test_a_folder_with_other_files_and_a_file_are_refused(tmp_path, worker) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match=r"not empty and not a run \(it holds notes\.txt\)"):
+    with pytest.raises(RunError, match=r"not empty and not a run \(it contains notes\.txt\)"):
         open_writer(tmp_path, worker.spec(1))
     with pytest.raises(RunError, match="is a file, not a folder"):
         open_writer(tmp_path / "notes.txt", worker.spec(1))

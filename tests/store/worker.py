@@ -117,7 +117,7 @@ def forked(action: Callable[[], None]) -> int:
 def kill_loop(folder: str, units: int, kills: int, seed: int) -> None:
     """Start two workers again and again and kill both at a random moment, then let one finish.
 
-    When a run completes before enough kills, the next one starts in a folder of its own.
+    When a run completes before enough kills, the next one starts in a new folder.
     """
     dice = random.Random(seed)
     done = rounds = 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, WORDS, Check
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, OUTCOMES, SUPPORTED, Check
 from orderlens.claims.correctness import ALL_ORDERS
 from orderlens.claims.judge import Finding, judge
 from orderlens.metrics.estimate import Estimate
 from orderlens.studies.downstream import HEADINGS, DownstreamReading
 
 YES, NO, UNSURE = Estimate(1.0, 0.98, 1.02, 500), Estimate(-1.0, -1.02, -0.98, 500), Estimate(0.0, -9, 9, 500)
-SILENT = Estimate.undefined("fewer than 20 right")
+SILENT = Estimate.undefined("fewer than 20 correct")
 NAMES = ("lower-when-correct", "survives-controls", "better-than-mean")
 
 
@@ -37,7 +37,7 @@ def alike(cells: dict[str, Estimate]) -> dict[str, dict[str, Estimate]]:
 
 def test_the_cells_mean_what_the_test_says() -> None:
     found = reading(alike({"a": YES, "b": NO, "c": UNSURE, "d": SILENT}))
-    words = [part.word for part in found.findings[0].parts()]
+    words = [part.outcome for part in found.findings[0].parts()]
     assert words == [SUPPORTED, NOT_SUPPORTED, OPEN, OPEN]
 
 
@@ -67,10 +67,10 @@ def test_the_check_over_all_orders_is_no_order() -> None:
 def test_a_task_without_numbers_says_so_and_one_at_chance_warns() -> None:
     silent = alike({"a": SILENT})
     assert reading(silent).headlines() == [
-        "t: too few right or too few wrong answers under every order to learn anything about Var."
+        "t: too few correct or incorrect answers under every order to say anything about Var."
     ]
     guessing = {"beats-guessing": {"a": UNSURE, "b": NO}} | alike(ALL_YES)
-    assert "under no order are answers shown to be better than guesses" in reading(guessing).headlines()[0]
+    assert "no order is shown to answer better than guessing" in reading(guessing).headlines()[0]
     better = {"beats-guessing": {"a": YES, "b": NO}} | alike(ALL_YES)
     assert "guesses" not in reading(better).headlines()[0]
 
@@ -78,7 +78,7 @@ def test_a_task_without_numbers_says_so_and_one_at_chance_warns() -> None:
 def test_groups_hold_each_place_once_under_its_outcome() -> None:
     found = reading({NAMES[0]: {"a": YES, "b": NO, "c": UNSURE}, NAMES[1]: ALL_YES, NAMES[2]: ALL_YES})
     groups = dict(found.groups())
-    assert list(groups) == [HEADINGS[word] for word in WORDS]
+    assert list(groups) == [HEADINGS[word] for word in OUTCOMES]
     lines = {
         heading: [(finding.id, text) for finding, texts in members for text in texts]
         for heading, members in groups.items()
@@ -97,7 +97,7 @@ def test_places_that_are_silent_for_one_reason_share_a_line() -> None:
     ((_, texts),) = dict(found.groups())[HEADINGS[OPEN]]
     assert len(texts) == 2
     assert texts[0].startswith("a, c: ")
-    assert "fewer than 20 right" in texts[0]
+    assert "fewer than 20 correct" in texts[0]
     assert texts[1].startswith("d: ")
 
 

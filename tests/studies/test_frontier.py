@@ -71,7 +71,7 @@ def test_external_needs_texts(tmp_path: Path) -> None:
 def test_results(folder: Path) -> None:
     results = frontier_results(folder, Resampling(reps=40), ["png"])
     names = [table.name for table in results.tables]
-    assert names[:2] == ["frontier", "policies"]
+    assert names[:4] == ["frontier", "speed", "speed-of-light", "policies"]
     assert "couplings-loss" in names
     table = results.tables[0]
     kinds = {row["measure"] for row in table.rows}
@@ -119,7 +119,7 @@ def test_the_command_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--parts", "texts"], "unknown part 'texts'; did you mean 'text'"),
         (["--policies", "none", "--ladder", "none"], "at least two policies"),
         (["--policies", "fast-dlm"], "fast-dlm"),
-        (["--limit", "0"], "n_texts=0"),
+        (["--limit", "0"], "--limit 0 must be at least 1"),
     ],
 )
 def test_mistakes_get_one_line(options: list[str], message: str, tmp_path: Path, capsys) -> None:

@@ -1,4 +1,4 @@
-"""A frontier's plan: policies with their ladder, parts, and what another plan in the folder is told."""
+"""A frontier's plan: policies with their ladder, parts, and the refusal of another plan in the folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from orderlens.errors import OrderLensError
 from orderlens.studies.frontier_plan import FrontierPlan, with_ladder
-from orderlens.studies.plan import Stored, kept_plan, stored_plan
+from orderlens.studies.plan import Stored, resumed_plan, stored_plan
 from orderlens.studies.runner import forecast
 from orderlens.tasks.catalogue import get_task
 
@@ -32,7 +32,7 @@ def test_the_ladder_comes_first_and_each_policy_once() -> None:
             lambda: FrontierPlan.in_order(["likelyhood"]),
             "unknown part 'likelyhood'; did you mean 'likelihood'",
         ),
-        (lambda: FrontierPlan.in_order([""]), "--parts names nothing"),
+        (lambda: FrontierPlan.in_order([""]), "--parts is empty"),
         (lambda: replace(PLAN, n_items=0), "n_items=0 must be at least 1"),
         (lambda: replace(PLAN, couplings=-1), "couplings=-1 must be at least 0"),
         (lambda: stored_plan(Path("/nowhere"), FrontierPlan), "holds no frontier"),
@@ -54,26 +54,28 @@ def test_who_is_left_out_where() -> None:
     _, first, second = plan.notes()
     assert "max-prob+threshold=0.9+edit=0.9" in first
     assert "oracle-max-q+top=2 (they need the target" in second
-    assert PLAN.notes() == ["No tasks were asked for (--tasks)."]
+    assert PLAN.notes() == ["No tasks were requested (--tasks)."]
     assert replace(PLAN, tasks=("arith",)).notes() == []
 
 
 def test_a_folder_keeps_its_plan(tmp_path: Path) -> None:
     Stored(PLAN, {}, {}).save(tmp_path)
     assert stored_plan(tmp_path, FrontierPlan).plan == PLAN
-    kept_plan(tmp_path, replace(PLAN, data="/elsewhere/passages", evaluator="smol-ar"))
-    with pytest.raises(OrderLensError, match=r"another policies \(with max-prob\+top=4, not asked for\)"):
-        kept_plan(tmp_path, replace(PLAN, policies=("max-prob",)))
+    resumed_plan(tmp_path, replace(PLAN, data="/elsewhere/passages", evaluator="smol-ar"))
+    with pytest.raises(
+        OrderLensError, match=r"another policies \(with max-prob\+top=4, not in this request\)"
+    ):
+        resumed_plan(tmp_path, replace(PLAN, policies=("max-prob",)))
 
 
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("work of years")
     with pytest.raises(OrderLensError, match="is not empty and holds no frontier"):
-        kept_plan(tmp_path, PLAN)
+        resumed_plan(tmp_path, PLAN)
     (tmp_path / "thesis.tex").unlink()
     (tmp_path / FrontierPlan.file).write_text('{"plan": 3}')
     with pytest.raises(OrderLensError, match="is damaged"):
-        kept_plan(tmp_path, PLAN)
+        resumed_plan(tmp_path, PLAN)
 
 
 SMALL = FrontierPlan(model="hmm", policies=("max-prob", "max-prob+edit=0.9"), n_texts=3, target_tokens=10)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orderlens.errors import RunError, UnknownNameError, UserInputError
-from orderlens.studies.plan import Plan, RunPart, Stored, kept_plan, read_plan, stored_plan
+from orderlens.studies.plan import Plan, RunPart, Stored, read_plan, resumed_plan, stored_plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,7 @@ class Small(Plan):
     orders: tuple[str, ...] = ("p", "q")
 
     study = "sketch"
+    command = "sketch"
     file = "sketch.json"
     stages = ("a", "b", "external", "results")
     generating = ("b",)
@@ -40,21 +41,21 @@ def test_a_plan_comes_back_with_tuples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"seed": 3}, r"another seed \(0, asked for 3\)"),
-        ({"data": "b/y.jsonl"}, r"another data \(x.jsonl, asked for y.jsonl\)"),
-        ({"orders": ("p", "r")}, r"another orders \(without r; with q, not asked for\)"),
-        ({"orders": ("q", "p")}, r"another orders \(p, q, asked for q, p\)"),
+        ({"seed": 3}, r"another seed \(0, now 3\)"),
+        ({"data": "b/y.jsonl"}, r"another data \(x.jsonl, now y.jsonl\)"),
+        ({"orders": ("p", "r")}, r"another orders \(without r; with q, not in this request\)"),
+        ({"orders": ("q", "p")}, r"another orders \(p, q, now q, p\)"),
     ],
 )
 def test_the_first_difference_is_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     Stored(PLAN, {}, {}).save(tmp_path)
     with pytest.raises(RunError, match=said):
-        kept_plan(tmp_path, replace(PLAN, **changes))
+        resumed_plan(tmp_path, replace(PLAN, **changes))
 
 
 def test_folder_of_the_data_batch_size_and_evaluator_may_change(tmp_path: Path) -> None:
     Stored(PLAN, {}, {}).save(tmp_path)
-    kept = kept_plan(tmp_path, replace(PLAN, data="c/x.jsonl", batch_size=7, evaluator="other"))
+    kept = resumed_plan(tmp_path, replace(PLAN, data="c/x.jsonl", batch_size=7, evaluator="other"))
     assert kept is not None
     assert kept.plan == replace(PLAN, evaluator="other")
 
@@ -65,7 +66,7 @@ def test_stages_come_in_their_order_and_unknown_ones_are_named() -> None:
     assert Small.model_stages() == ("a", "b")
     with pytest.raises(UnknownNameError, match=r"unknown stage 'resluts'; did you mean 'results'"):
         Small.in_order(["resluts"])
-    with pytest.raises(UserInputError, match="--stages names nothing"):
+    with pytest.raises(UserInputError, match="--stages is empty"):
         Small.in_order([""])
 
 

@@ -5,6 +5,7 @@ from support.dit import write_bd3lm, write_mdlm, write_sedd
 from support.encoders import write_bert, write_modernbert, write_roberta, write_xlnet
 from support.kernels import kernel_place
 from support.llada2 import write_llada2
+from support.moe import write_moe
 
 __all__ = [
     "kernel_place",
@@ -14,6 +15,7 @@ __all__ = [
     "write_llada2",
     "write_mdlm",
     "write_modernbert",
+    "write_moe",
     "write_roberta",
     "write_sedd",
     "write_xlnet",

@@ -1,4 +1,4 @@
-"""Small random checkpoints of LLaDA-8B, Dream, SDAR and Fast-dLLM v2 in their published layouts.
+"""Small random checkpoints of the dense families in their published layouts.
 
 Written without any of the package's model code, so that a test compares two independent readings of the
 layout. Needs torch, safetensors and tokenizers when called.
@@ -81,6 +81,35 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "block_size": 4,
         "mask_token_id": 99,
     },
+    "nemotron_labs_diffusion": {
+        "architectures": ["NemotronLabsDiffusionModel"],
+        "model_type": "nemotron_labs_diffusion",
+        **_QWEN,
+        "rope_theta": None,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1000.0,
+            "factor": 16.0,
+            "original_max_position_embeddings": 128,
+            "max_position_embeddings": 256,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
+        "head_dim": 16,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "sliding_window": None,
+        "attn_implementation": "sdpa",
+        "dlm_paradigm": "bidirectional",
+        "block_size": 8,
+        "dlm_loss_weight": None,
+        "ar_loss_weight": 1.0,
+        "dp_varying_mask_ratio": False,
+        "mask_token_id": 99,
+    },
     "Fast_dLLM_Qwen": {
         "architectures": ["Fast_dLLM_QwenForCausalLM"],
         "model_type": "Fast_dLLM_Qwen",
@@ -89,7 +118,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 """``model_type`` → a small ``config.json`` with the published keys."""
-MASK_NAMES = {"llada": "<|mdm_mask|>", "Dream": "<|mask|>", "sdar": "<|MASK|>", "Fast_dLLM_Qwen": "|<MASK>|"}
+MASK_NAMES = {
+    "llada": "<|mdm_mask|>",
+    "Dream": "<|mask|>",
+    "sdar": "<|MASK|>",
+    "Fast_dLLM_Qwen": "|<MASK>|",
+    "nemotron_labs_diffusion": "<SPECIAL_100>",
+}
 TURN_ENDS = {"llada": "<|eot_id|>"}
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -157,8 +192,11 @@ def _qwen_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         shapes |= {f"{layer}self_attn.{name}.weight": (size, width) for name, size in sizes.items()}
         if config["model_type"] == "sdar":
             shapes |= {f"{layer}self_attn.{kind}_norm.weight": (head,) for kind in "qk"}
-        else:
+        elif config["model_type"] != "nemotron_labs_diffusion":
             shapes |= {f"{layer}self_attn.{name}.bias": (size,) for name, size in sizes.items()}
+    if config["model_type"] == "nemotron_labs_diffusion":
+        renamed = {"lm_head.weight": "diffusion_head.weight"}
+        return {renamed.get(n, n.replace("model.", "encoder.")): shape for n, shape in shapes.items()}
     return shapes
 
 
@@ -201,7 +239,7 @@ def write_dense(
 
     Args:
         folder: made if it does not exist.
-        family: ``model_type`` of the family: ``llada``, ``Dream``, ``sdar`` or ``Fast_dLLM_Qwen``.
+        family: ``model_type`` of the family, a key of ``CONFIGS``.
         seed: of the weights.
         dtype: torch dtype of the stored weights, float32 by default.
         shards: number of weight files.

@@ -60,7 +60,7 @@ def without_punkt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def with_punkt(monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Show nltk the sentence data beside the published files, if any; say whether it has some now."""
+    """Point nltk to the sentence data next to the published files, if any; return whether it has some now."""
     nltk = pytest.importorskip("nltk")
     from orderlens.tasks.sentences import has_trained_splitter
 

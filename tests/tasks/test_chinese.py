@@ -1,4 +1,4 @@
-"""Chinese numerals: how they are read aloud, and what is no numeral."""
+"""Chinese numerals: their values, and texts that are not numerals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from orderlens.tasks import grade
 from orderlens.tasks.numbers import last_number
-from orderlens.tasks.numerals import parse_numeral, without_mixed
+from orderlens.tasks.numerals import mixed_to_digits, parse_numeral
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_text_without_such_numbers_stays_as_it_is() -> None:
         "万" * 5000,
         "1" * 5000 + "万2千",
     ):
-        assert without_mixed(text) == text
+        assert mixed_to_digits(text) == text
 
 
 @pytest.mark.parametrize(

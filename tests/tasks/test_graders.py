@@ -139,7 +139,7 @@ LETTER, INDEX = letter_flaw("options", "answer", "at"), letter_flaw("options", N
         (
             instruction_flaw,
             {"instruction_id_list": [3], "kwargs": [{}]},
-            "'instruction_id_list' holds something that is no text",
+            "'instruction_id_list' holds an entry that is not text",
         ),
         (
             instruction_flaw,
@@ -174,7 +174,7 @@ def test_graders_are_chosen_by_name_likelihood_first() -> None:
     assert pick_grader(cmath, None) is cmath.graders["last-number"]
     with pytest.raises(UnknownNameError, match=r"grader 'likelihood-bytes' of hellaswag.*did you mean"):
         choose_grader(hellaswag, "likelihood-bytes")
-    with pytest.raises(UnknownNameError, match=r"\(known: last-number\)"):
+    with pytest.raises(UnknownNameError, match=r"\(known: last-number, literal-number\)"):
         choose_grader(cmath, "x")
 
 
@@ -196,7 +196,7 @@ def test_a_task_without_data_asks_for_a_source() -> None:
     from dataclasses import replace
 
     bare = replace(tasks.get_task("cmath"), name="mine", hub=None)  # type: ignore[type-var]
-    with pytest.raises(UserInputError, match="task 'mine' has no data of its own; add --source mine=FILE"):
+    with pytest.raises(UserInputError, match="task 'mine' comes without data; add --source mine=FILE"):
         bare.load()
 
 

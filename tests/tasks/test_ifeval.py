@@ -171,7 +171,7 @@ def test_null_arguments_are_dropped() -> None:
         ({"key": 7, "instruction_id_list": ["a"]}, "ifeval, document '7': has no 'kwargs'"),
         ({"instruction_id_list": [], "kwargs": []}, "'instruction_id_list' is empty"),
         ({"instruction_id_list": "a", "kwargs": [{}]}, "'instruction_id_list' is not a list"),
-        ({"instruction_id_list": [3], "kwargs": [{}]}, "holds something that is no text"),
+        ({"instruction_id_list": [3], "kwargs": [{}]}, "holds an entry that is not text"),
         ({"instruction_id_list": ["a"], "kwargs": []}, "'kwargs' has 0 entries for 1 instructions"),
         ({"instruction_id_list": ["no:such"], "kwargs": [{}]}, "unknown instruction 'no:such'"),
         ({"instruction_id_list": ["keywords:existence"], "kwargs": [{}]}, "lacks 'keywords'"),

@@ -49,6 +49,17 @@ def test_loglikelihood_is_the_exact_conditional_under_every_order(order: str) ->
         assert value == pytest.approx(expected, abs=1e-9)
 
 
+def test_the_any_order_bound_of_a_coherent_model_is_its_conditional() -> None:
+    lm = OrderLensLM("hmm", block_size=8, likelihood="elbo", draws=1500)
+    found = lm.loglikelihood(instances("loglikelihood", PAIRS))
+    for (context, continuation), (value, greedy) in zip(PAIRS, found, strict=True):
+        kept = context.rstrip()
+        assert value == pytest.approx(conditional(kept, context[len(kept) :] + continuation), abs=0.5)
+        assert not greedy
+    with pytest.raises(UserInputError, match="unknown likelihood 'bound'"):
+        OrderLensLM("hmm", likelihood="bound")
+
+
 def test_greedy_flags_and_empty_continuations() -> None:
     lm = OrderLensLM("hmm", block_size=8)
     tokens = EXACT.tokenizer.encode("the ca")
@@ -194,7 +205,7 @@ def write_tasks(folder: Path) -> None:
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with task files and a cache of its own; lm-eval's own tasks are not looked through."""
+    """A folder with task files and a separate cache; lm-eval's own tasks are not searched."""
     import datasets
     from lm_eval import tasks as known
 

@@ -52,7 +52,7 @@ def test_a_function_is_not_identified_and_so_never_resumed(tmp_path) -> None:
     first, second = (StubModel(lambda *_, row=row: row, vocab_size=4) for row in ROWS[:2])
     sample = [ol.Sample("a", [0], [1, 2])]
     for model in (first, second):
-        with pytest.raises(UserInputError, match=r"no digest.*give it a digest.*keep the run in memory"):
+        with pytest.raises(UserInputError, match=r"no digest.*the model a digest.*the run in memory"):
             ol.score(model, sample, "forced-ar", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     found = [ol.score(model, sample, "forced-ar").reveals().to_pandas()["logq"] for model in (first, second)]

@@ -14,6 +14,7 @@ import orderlens as ol
 from orderlens.errors import DataFileError, UserInputError
 from orderlens.models.files.tokenizer import CharacterTokenizer
 from orderlens.texts.loading import SplitRule, describe, load_data
+from orderlens.texts.samples import encode_samples
 from orderlens.texts.sources import sample_rows
 
 ROWS = [{"id": "one", "text": "a" * 12}, {"prompt": "ab", "target": "cd"}, {"id": 7, "text": "b" * 3}]
@@ -69,7 +70,7 @@ def test_a_text_file_is_one_text_and_says_so(tmp_path):
     lines = describe(loaded.record() | {"n_samples": 1})
     assert lines[1] == (
         "the whole file was read as one text (it has 2 paragraphs and 3 lines; "
-        "--split paragraphs or --split lines cuts it)"
+        "--split paragraphs or --split lines splits it)"
     )
     cut = load_data(source, CHARACTERS, SplitRule(2, 4, split="lines"))
     assert [sample.id for sample in cut] == ["story-0", "story-1", "story-2"]
@@ -137,7 +138,7 @@ def test_token_ids_from_parquet(tmp_path):
     pq.write_table(pa.table({"prompt": [[1, 2]], "target": [[3]]}), path)
     assert load_data(str(path), None, SplitRule())[0].prompt == [1, 2]
     pq.write_table(pa.table({"prompt": [[1.0, 2.0]], "target": [[3]]}), path)
-    with pytest.raises(DataFileError, match=r"row 1: 'prompt' holds 1\.0; token ids are whole numbers"):
+    with pytest.raises(DataFileError, match=r"row 1: 'prompt' contains 1\.0; token ids are whole numbers"):
         load_data(str(path), None, SplitRule())
 
 
@@ -148,18 +149,18 @@ def test_token_ids_from_parquet(tmp_path):
         ('{"text": 5}', "row 1: 'text' must be text, not 5"),
         ('{"prompt": "x", "target": 3}', "'target' must be text or a list of token ids, not 3"),
         ('{"prompt": "x", "suffix": {}}', "'suffix' must be text"),
-        ('{"text": "abcdefgh", "target": "x"}', "'target' goes with 'prompt', which the row lacks"),
+        ('{"text": "abcdefgh", "target": "x"}', "'target' needs a 'prompt', which the row lacks"),
         ('{"template": 3}', "'template' must be text with holes"),
-        ('{"template": "a [[2]] b", "prompt": "c"}', "and no 'prompt'"),
-        ('{"prompt": [1, 2.5]}', r"'prompt' holds 2\.5; token ids are whole numbers"),
-        ('{"prompt": [1, NaN]}', "'prompt' holds nan"),
-        ('{"prompt": [true]}', "'prompt' holds True"),
-        ('{"prompt": ["a"]}', "'prompt' holds 'a'"),
-        ('{"prompt": [-1]}', "'prompt' holds -1; token ids lie between 0 and"),
-        ('{"prompt": [99999999999999999999999]}', "holds 99999999999999999999; token ids lie between"),
+        ('{"template": "a [[2]] b", "prompt": "c"}', "without a 'prompt'"),
+        ('{"prompt": [1, 2.5]}', r"'prompt' contains 2\.5; token ids are whole numbers"),
+        ('{"prompt": [1, NaN]}', "'prompt' contains nan"),
+        ('{"prompt": [true]}', "'prompt' contains True"),
+        ('{"prompt": ["a"]}', "'prompt' contains 'a'"),
+        ('{"prompt": [-1]}', "'prompt' contains -1; token ids are from 0 to"),
+        ('{"prompt": [99999999999999999999999]}', "contains 99999999999999999999; token ids are from"),
         ('{"text": "abcdefgh", "id": ["a"]}', "'id' must be a text or a number"),
         ('{"text": "abcdefgh", "id": "' + "i" * 600 + '"}', "'id' is longer than 512 characters"),
-        ('{"text": "abcdefgh", "id": "a\\u0000"}', "or holds a NUL"),
+        ('{"text": "abcdefgh", "id": "a\\u0000"}', "or contains a NUL"),
         ('{"text": "abcdefgh", "id": 1}\n{"text": "abcdefgh", "id": "1"}', "row 2: the id '1' occurs twice"),
     ],
 )
@@ -191,7 +192,7 @@ def test_a_folder_is_called_one_and_what_is_expected_is_said(source, tmp_path, m
     for name in ("sub", "sub.jsonl"):
         (here / name).mkdir(parents=True)
     monkeypatch.chdir(here)
-    wanted = r" is a folder; give a dataset's name \(passages, c4\) or a file: \.jsonl"
+    wanted = r" is a folder; give a built-in name \(passages, c4\) or a file: \.jsonl"
     with pytest.raises(DataFileError, match=f"'{re.escape(source)}'{wanted}"):
         list(sample_rows(source))
 
@@ -200,7 +201,7 @@ def test_c4_offline_says_what_to_do(monkeypatch, tmp_path):
     pytest.importorskip("huggingface_hub")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(DataFileError, match=r"allenai/c4@main is not in the local cache.*with --data"):
+    with pytest.raises(DataFileError, match=r"allenai/c4@1588ec4.* is not in the local cache.*with --data"):
         list(sample_rows("c4"))
 
 
@@ -214,8 +215,75 @@ def test_the_front_door_takes_a_path_and_a_model(tmp_path):
     run = ol.score(model, found, "forced-ar", block_size=4)
     assert run.samples().to_pandas().n.tolist() == [5]
     assert run.spec["data"]["left_out"] == {"too short": 1}
-    with pytest.raises(UserInputError, match="a tokenizer splits them: give the model"):
+    with pytest.raises(UserInputError, match="also give the model"):
         ol.load_samples(path)
     for wrong in ({"limit": 0}, {"prefix_tokens": -1}, {"split": "words"}):
         with pytest.raises(UserInputError, match=next(iter(wrong))):
             ol.load_samples(path, model, **wrong)
+
+
+SENTENCES = [{"id": f"s{i}", "text": "the cat sat on the mat"[: 12 + i]} for i in range(10)]
+
+
+@pytest.mark.parametrize(("target", "sizes"), [(None, (4, 8)), (0, (12, None))])
+def test_default_lengths_fit_short_texts_and_say_so(tmp_path, target, sizes):
+    source = write(tmp_path, "short.jsonl", jsonl(SENTENCES))
+    loaded = ol.load_samples(source, "hmm", target_tokens=target)
+    assert len(loaded) == 10
+    first = loaded[0]
+    assert (len(first.prompt), first.target and len(first.target)) == sizes
+    text = CHARACTERS.encode(SENTENCES[-1]["text"])
+    assert [*loaded[-1].prompt, *(loaded[-1].target or ())] == text
+    assert "every text is shorter than 32" in repr(loaded)
+
+
+def test_lengths_that_were_given_are_not_fitted(tmp_path):
+    source = write(tmp_path, "short.jsonl", jsonl(SENTENCES))
+    for lengths in ({"prefix_tokens": 32}, {"target_tokens": 128}):
+        with pytest.raises(DataFileError) as caught:
+            ol.load_samples(source, "hmm", **lengths)
+        numbers = re.findall(r"--(prefix|target)-tokens (\d+)", str(caught.value))
+        named = {f"{name}_tokens": int(value) for name, value in numbers}
+        assert len(ol.load_samples(source, "hmm", **named, allow_short=True)) == 10
+
+
+def test_one_long_text_keeps_the_default_lengths(tmp_path):
+    source = write(tmp_path, "mixed.jsonl", jsonl([*SENTENCES, {"text": "a" * 200}]))
+    loaded = ol.load_samples(source, "hmm")
+    assert [(len(sample.prompt), len(sample.target)) for sample in loaded] == [(32, 128)]
+    assert loaded.n_too_short == 10
+
+
+def test_characters_without_a_token_are_counted(tmp_path, caplog):
+    source = write(tmp_path, "d.jsonl", jsonl([{"text": "Caf\u00e9 \u2013 why? " * 8}]))
+    loaded = ol.load_samples(source, "hmm")
+    assert loaded.record()["n_unknown"] == 16
+    assert "the tokenizer cannot represent 16 pieces of the texts" in repr(loaded)
+    plain = ol.load_samples(write(tmp_path, "e.jsonl", jsonl([{"text": "WHY? " * 40}])), "hmm")
+    assert "n_unknown" not in plain.record()
+
+
+@pytest.mark.parametrize(
+    ("sample", "count"),
+    [
+        (ol.Sample("a", "\u00e4b", "c\u00e4\u00e4"), 3),
+        (ol.Sample("a", "what?", "d"), 0),
+        (ol.Sample("a", "", template="\u00e4 [[3]] b"), 1),
+    ],
+)
+def test_given_texts_are_counted_too(sample, count, caplog):
+    encode_samples(ol.load_model("hmm"), [sample], need_target=sample.template is None)
+    said = [record.getMessage() for record in caplog.records]
+    pieces = f"{count} piece{'s' if count > 1 else ''} of the texts"
+    assert len(said) == (1 if count else 0)
+    assert not count or pieces in said[0]
+
+
+@pytest.mark.parametrize("value", [b"x", 3, bytearray(b"x")])
+def test_a_sample_refuses_what_is_neither_text_nor_tokens(value):
+    with pytest.raises(UserInputError, match="prompt must be text or a list of token ids, not"):
+        ol.Sample(3, value)
+    with pytest.raises(UserInputError, match="target must be text"):
+        ol.Sample("a", "x", value)
+    with pytest.raises(UserInputError, match="the id must be text or a whole number"):
+        ol.Sample(b"a", "x")

@@ -1,4 +1,4 @@
-"""The bundled texts keep the promises of docs/passages.md."""
+"""The bundled texts keep the promises of docs/your-data.md."""
 
 import json
 import re

@@ -102,17 +102,17 @@ def test_an_unknown_split_is_named(tmp_path):
         ("a.jsonl", '{"text": "a\\ud800b"}', "half of a surrogate pair"),
         ("a.jsonl", '{"text": "\\ude00\\ud83d"}', "half of a surrogate pair"),
         ("a.jsonl", '{"id": 1' + "0" * 5000 + ', "text": "x"}', "not readable JSON"),
-        ("a.jsonl", '{"text": "x"}'.encode("utf-16"), "line 1: (not UTF-8|holds NUL bytes)"),
-        ("a.jsonl", b'{"text": "x\x00"}', "line 1: holds NUL bytes"),
-        ("a.jsonl", "\n \n", "holds no rows"),
-        ("a.jsonl", "", "holds no rows"),
-        ("a.txt", " \n", "holds no rows"),
-        ("a.csv", "", "holds no rows"),
-        ("a.csv", "id,text\n", "holds no rows"),
+        ("a.jsonl", '{"text": "x"}'.encode("utf-16"), "line 1: (not UTF-8|contains NUL bytes)"),
+        ("a.jsonl", b'{"text": "x\x00"}', "line 1: contains NUL bytes"),
+        ("a.jsonl", "\n \n", "has no rows"),
+        ("a.jsonl", "", "has no rows"),
+        ("a.txt", " \n", "has no rows"),
+        ("a.csv", "", "has no rows"),
+        ("a.csv", "id,text\n", "has no rows"),
         ("a.json", "[1]", "item 1: expected an object"),
-        ("a.json", "[]", "holds no rows"),
+        ("a.json", "[]", "has no rows"),
         ("a.csv", "text,id,text\na,b,c\n", "two columns are called 'text'"),
-        ("a.csv", ",\na,b\n", "names no column"),
+        ("a.csv", ",\na,b\n", "has no column names"),
         ("a.csv", "id;text\n1;x\n", "the header is one column, 'id;text'; separate columns with commas"),
         ("a.csv", "id,text\n1,a,b\n", "line 2: 3 cells where the header has 2"),
         ("a.csv", 'id,text\n1,"open\n', "line 2: not valid CSV .a quote is never closed"),
@@ -124,8 +124,8 @@ def test_an_unknown_split_is_named(tmp_path):
         ("a.txt.xz", b"not xz", "damaged or cut short"),
         ("a.parquet", b"PAR1 nonsense", "not a readable Parquet file"),
         ("a.parquet", b"", "not a readable Parquet file"),
-        ("a.doc", "x", "unknown kind of file; give .jsonl"),
-        ("a.parquet.gz", b"x", "unknown kind of file"),
+        ("a.doc", "x", "unknown file format; allowed are .jsonl"),
+        ("a.parquet.gz", b"x", "unknown file format"),
     ],
 )
 def test_damage_is_one_line_that_names_the_place(tmp_path, name, content, message):
@@ -147,7 +147,7 @@ def test_a_truncated_parquet_file_is_named(tmp_path):
 def test_over_long_lines_are_refused_before_they_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "LONGEST_LINE", 1 << 20)
     path = write(tmp_path, "a.jsonl.gz", gzip.compress(b'{"text": "' + b"x" * (1 << 21), mtime=0))
-    with pytest.raises(DataFileError, match="line 1: longer than 1 MiB; is it one row per line"):
+    with pytest.raises(DataFileError, match="line 1: longer than 1 MiB; write one row per line"):
         list(read_rows(path))
 
 

@@ -39,8 +39,8 @@ def test_one_sample_and_rows_are_samples() -> None:
         ([["a"]], "item 0 is list"),
         ([{"text": "a"}], "row 0 .* it has 'text'; split texts with orderlens.load_samples"),
         ([{"id": "a"}], "it has no 'prompt'"),
-        (pd.DataFrame({"prompt": ["a"]}), "DataFrame is no list of samples; give its rows"),
-        (pa.table({"prompt": ["a"]}), "Table is no list of samples"),
+        (pd.DataFrame({"prompt": ["a"]}), "DataFrame is not a list of samples; give its rows"),
+        (pa.table({"prompt": ["a"]}), "Table is not a list of samples"),
     ],
 )
 def test_other_things_get_one_clear_line(given: Any, message: str) -> None:
@@ -48,7 +48,7 @@ def test_other_things_get_one_clear_line(given: Any, message: str) -> None:
         as_samples(given)
 
 
-@pytest.mark.parametrize("ids", [[1.0, 2.7], np.array([0.5]), [True, False], [[1]], ["a"], [None], 3])
+@pytest.mark.parametrize("ids", [[1.0, 2.7], np.array([0.5]), [True, False], [[1]], ["a"], [None]])
 def test_token_ids_are_never_rounded(ids: Any) -> None:
     with pytest.raises(UserInputError, match="sample 'a': prompt must be text or a list of whole token ids"):
         ol.generate("hmm", ol.Sample("a", ids), "max-prob", max_new_tokens=2)
@@ -65,8 +65,9 @@ def test_temperatures() -> None:
     assert as_temperatures(1) == [1.0]
     assert as_temperatures(np.float32(0.5)) == [0.5]
     assert as_temperatures(np.array([0.0, 1.0])) == [0.0, 1.0]
-    for wrong in ("0.5", ["0.5"], None, True):
-        with pytest.raises(UserInputError, match="is not a number"):
+    assert as_temperatures("0.5, 0") == as_temperatures(["0.5", 0]) == [0.5, 0.0]
+    for wrong in ("warm", ["0.5:"], None, True):
+        with pytest.raises(UserInputError, match="temperature .* must be a number, START:END"):
             as_temperatures(wrong)  # type: ignore[arg-type]
 
 
@@ -76,10 +77,10 @@ SAMPLE = ol.Sample("a", "hello", "world")
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ol.score(None, SAMPLE, "forced-ar"), "None is neither a model nor the name or folder"),
+        (lambda: ol.score(None, SAMPLE, "forced-ar"), "None is not a model, a model name or a model folder"),
         (lambda: ol.load_model(Path("no/such")), "model folder 'no/such' does not exist"),
-        (lambda: ol.score("hmm", SAMPLE, None), "None is no order"),
-        (lambda: ol.score("hmm", SAMPLE, [1]), "1 is no order"),
+        (lambda: ol.score("hmm", SAMPLE, None), "None is not an order"),
+        (lambda: ol.score("hmm", SAMPLE, [1]), "1 is not an order"),
         (lambda: ol.score("hmm", SAMPLE, "forced-ar", block_size="8"), "block_size='8' must be a whole"),
         (lambda: ol.score("hmm", SAMPLE, "forced-ar", batch_size=2.5), r"batch_size=2\.5 must be a whole"),
         (lambda: ol.score("hmm", SAMPLE, "forced-ar", circulation=True), "circulation=True must be a whole"),
@@ -89,9 +90,12 @@ SAMPLE = ol.Sample("a", "hello", "world")
         (lambda: ol.generate("hmm", "a", "max-prob", seed=2**70), "must fit into 64 bits"),
         (lambda: ol.evaluate("hmm", None, "max-prob"), "tasks=None must be a list"),
         (lambda: ol.evaluate("hmm", "arith", "max-prob", limit="1"), "limit='1' must be a whole number"),
-        (lambda: ol.score("hmm", ol.Sample("\ud800", "a", "b"), "forced-ar"), "which is no text"),
-        (lambda: ol.score("hmm", ol.Sample(None, "a", "b"), "forced-ar"), "id None, which is no text"),
-        (lambda: ol.open_run(3), "3 is no run folder"),
+        (lambda: ol.score("hmm", ol.Sample("\ud800", "a", "b"), "forced-ar"), "which is not text"),
+        (
+            lambda: ol.score("hmm", ol.Sample(None, "a", "b"), "forced-ar"),
+            "the id must be text or a whole number, not None",
+        ),
+        (lambda: ol.open_run(3), "3 is not a run folder"),
         (lambda: ol.open_run([]), "no run given"),
     ],
 )

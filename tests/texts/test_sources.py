@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import orderlens as ol
 from orderlens import tasks
 from orderlens.errors import DataFileError
-from orderlens.texts.sources import HubFile, fetch, read_docs
+from orderlens.texts.sources import C4, HubFile, fetch, read_docs
 
 ROWS: list[dict[str, Any]] = [{"question": f"q{n % 2}", "golden": str(n)} for n in range(4)]
 
@@ -55,8 +57,8 @@ def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(DataFileError, match="does not exist"):
         read_docs(tmp_path / "missing.jsonl", ())
     for name, message in (
-        ("x.doc", "unknown kind of file"),
-        ("x.txt", "need the fields q; give JSON lines or CSV"),
+        ("x.doc", "unknown file format"),
+        ("x.txt", "need the fields q; give JSON Lines or CSV"),
         ("x.parquet", "not a readable Parquet file"),
         ("x.jsonl.gz", "damaged"),
     ):
@@ -165,3 +167,48 @@ def test_a_snapshot_without_the_file(hub_cache: Path) -> None:
 def test_fields_that_must_be_lists(tmp_path: Path, task: str, row: dict[str, Any], field: str) -> None:
     with pytest.raises(DataFileError, match=f"row 1: '{field}' is not a list"):
         tasks.get_task(task).load(write(tmp_path / "d.jsonl", [row]))
+
+
+def put_c4(cache: Path, shards: int, of: int = 3) -> list[str]:
+    """Write shards of 40 rows each in the layout of the hub; return the texts."""
+    folder, texts = cache / "datasets--allenai--c4", []
+    for shard in range(shards):
+        path = folder / "snapshots" / C4.revision / f"en/c4-validation.{shard:05d}-of-{of:05d}.json.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [{"text": f"shard {shard} row {row} of this file", "url": "u"} for row in range(40)]
+        texts += [row["text"] for row in rows]
+        write(path, rows)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("c" * 40)  # the branch has moved on
+    return texts
+
+
+def test_c4_is_drawn_by_hash_from_all_shards_of_one_revision(hub_cache: Path) -> None:
+    put_c4(hub_cache, 3)
+    found = ol.load_samples("c4", "hmm", prefix_tokens=4, target_tokens=8, limit=12)
+    ids = [f"{shard}-{row}" for shard in range(3) for row in range(1, 41)]
+    wanted = sorted(ids, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:12]
+    assert [sample.id for sample in found] == wanted
+    assert {name.partition("-")[0] for name in wanted} == {"0", "1", "2"}
+    record = found.record()
+    digest = hashlib.blake2b("\n".join(wanted).encode(), digest_size=16).hexdigest()
+    assert (record["by_hash"], record["rule"], record["ids_digest"], record["revision"]) == (
+        True, "smallest SHA-256 of the id", digest, f"allenai/c4@{C4.revision}"
+    )  # fmt: skip
+
+
+def test_more_rows_are_read_if_the_spare_ones_are_too_short(hub_cache: Path, monkeypatch: Any) -> None:
+    put_c4(hub_cache, 3)
+    whole = ol.load_samples("c4", "hmm", prefix_tokens=4, target_tokens=8)
+    monkeypatch.setattr("orderlens.texts.loading.SPARE", 1)
+    short = ol.load_samples("c4", "hmm", prefix_tokens=4, target_tokens=23, limit=20)
+    longest = [s.id for s in ol.load_samples("c4", "hmm", prefix_tokens=4, target_tokens=23)]
+    assert (len(whole), len(longest)) == (120, 90)
+    assert short.left_out["too short"] > 0
+    assert [sample.id for sample in short] == longest[:20]
+
+
+def test_a_missing_shard_of_c4_is_named(hub_cache: Path) -> None:
+    put_c4(hub_cache, 2)
+    with pytest.raises(DataFileError, match="2 of 3 shards of the validation split"):
+        ol.load_samples("c4", "hmm", limit=2)

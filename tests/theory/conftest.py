@@ -38,7 +38,7 @@ def exact_step(sigma: float, *, q: float | None = None, y: float | None = None) 
 
 
 def relative_error(got: float, want: mp.mpf, scale: mp.mpf | None = None) -> float:
-    """|got − want| over ``scale``; 0 where the scale is no normal float64 number."""
+    """|got − want| over ``scale``; 0 where the scale is not a normal float64 number."""
     size = abs(want if scale is None else scale)
     if not SMALLEST < size < LARGEST:
         return 0.0

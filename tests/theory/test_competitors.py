@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, owens_t
 
 from orderlens import theory
-from orderlens.theory._crowd import equal_crowd
+from orderlens.theory._competition import equal_competitors
 
 # (q, k, σ, log f, log(1 − f)) by mpmath with 34 digits around a bisected peak; f + (1 − f) = 1 to 20 digits.
 REFERENCE = [
@@ -50,10 +50,10 @@ def test_one_competitor_is_the_closed_form() -> None:
     y = np.log(np.concatenate([np.geomspace(1e-300, 0.4, 40), 1 - np.geomspace(0.4, 1e-12, 40)]))
     for sigma in (0.5, 1.0, 4.0):
         logit = y - np.log(-np.expm1(y))
-        crowd = equal_crowd(logit / sigma, 1.0)
-        kept = crowd.log_win < 0
-        np.testing.assert_allclose(crowd.log_win[kept], theory.log_success(y, sigma)[kept], rtol=1e-10)
-        slope = np.exp(crowd.log_slope + logit - y) / sigma
+        competition = equal_competitors(logit / sigma, 1.0)
+        kept = competition.log_win < 0
+        np.testing.assert_allclose(competition.log_win[kept], theory.log_success(y, sigma)[kept], rtol=1e-10)
+        slope = np.exp(competition.log_slope + logit - y) / sigma
         np.testing.assert_allclose(slope, theory.d1(y, sigma), rtol=1e-9)
     np.testing.assert_array_equal(theory.d2_k(y, 1, 0.7), theory.d2(y, 0.7))
 
@@ -62,7 +62,7 @@ def test_two_competitors_are_a_bivariate_normal() -> None:
     u = np.linspace(-9.0, 9.0, 91)
     h = u / np.sqrt(2.0)
     want = ndtr(h) - 2.0 * owens_t(h, 1.0 / np.sqrt(3.0))
-    np.testing.assert_allclose(np.exp(equal_crowd(u, 2.0).log_win), want, atol=1e-14)
+    np.testing.assert_allclose(np.exp(equal_competitors(u, 2.0).log_win), want, atol=1e-14)
 
 
 def test_simulation_agrees() -> None:
@@ -163,7 +163,7 @@ def test_bad_masses() -> None:
         theory.success_masses(0.3, [0.7, np.nan], 1.0)
     with pytest.raises(theory.CompetitorError, match=r"sum to 1 − q = 0\.7; got 0\.0"):
         theory.success_masses(0.3, [0.0, 0.0], 1.0)
-    with pytest.raises(theory.TheoryError, match="do not fit"):
+    with pytest.raises(theory.TheoryError, match="do not broadcast"):
         theory.success_masses([0.3, 0.3], [[0.7], [0.7], [0.7]], 1.0)
     with pytest.raises(theory.CompetitorError, match=r"whole number of competitors; got 2\.5"):
         theory.zipf_masses(0.3, 2.5)

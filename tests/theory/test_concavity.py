@@ -17,7 +17,7 @@ def test_critical_sigma_to_twelve_digits() -> None:
     assert theory.critical_sigma(1) == theory.critical_sigma(1.0)
 
 
-# k = 1, 2, 10 and 157183 stand in the specification.
+# k = 1, 2, 10 and 157183 are in the specification.
 @pytest.mark.parametrize(("k", "want"), [(2, 1.16685), (10, 1.36259), (157_183, 2.14360)])
 def test_critical_sigma_of_crowds(k: int, want: float) -> None:
     assert theory.critical_sigma(k) == pytest.approx(want, abs=6e-6)

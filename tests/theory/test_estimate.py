@@ -99,7 +99,7 @@ def test_knots_interpolate_cubics_exactly() -> None:
 def test_bad_input() -> None:
     with pytest.raises(theory.ProfileError, match="hits and misses; got 3 hits in 3"):
         theory.fit_noise([-1.0, -2.0, -0.1], [True, True, True])
-    with pytest.raises(theory.ProfileError, match="one length"):
+    with pytest.raises(theory.ProfileError, match="the same length"):
         theory.fit_noise([-1.0, -2.0], [True])
     with pytest.raises(theory.ProfileError, match="booleans"):
         theory.fit_noise([-1.0, -2.0], [0.3, 1.0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from orderlens.theory._quadrature import around_peak, bisect_peak, climb, panel_rule
+from orderlens.theory._quadrature import around_peak, bisect_peak, newton_peak, panel_rule
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_crowds_integrand_equals_scipys_rule(k):
         ratio = np.exp(stats.norm.logpdf(t) - special.log_ndtr(t))
         return 1 + k * ratio * (t + ratio)
 
-    peak = climb(slope, steepness, np.array([-1.0]))
+    peak = newton_peak(slope, steepness, np.array([-1.0]))
     assert slope(peak)[0] == pytest.approx(0, abs=1e-5 * (1 + math.log(k)))
     assert bisect_peak(slope, np.array([-2.0]), np.array([9.0]))[0] == pytest.approx(peak[0], abs=1e-3)
     found = around_peak(value, slope, peak, 1.0)

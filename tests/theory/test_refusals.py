@@ -1,4 +1,4 @@
-"""What the theory refuses, one line per mistake: which value, where it stands, and what is allowed."""
+"""What the theory refuses, one line per mistake: which value, its index, and what is allowed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_is_no_number_is_refused_in_one_line(value):
         (
             lambda: theory.success([0.1, 0.2], [1.0, 2.0, 3.0]),
             TheoryError,
-            r"shapes \(2,\), \(3,\) do not fit",
+            r"shapes \(2,\), \(3,\) do not broadcast",
         ),
         (
             lambda: theory.violation_intervals([1.0, 2.0]),

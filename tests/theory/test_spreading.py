@@ -193,7 +193,7 @@ def test_bad_profiles() -> None:
         theory.jensen_loss([-1.0, 0.2], 0.5)
     with pytest.raises(theory.ProfileError, match="got nan"):
         theory.log_recoverability([-1.0, np.nan], 0.5)
-    with pytest.raises(theory.ProfileError, match="one profile at a time"):
+    with pytest.raises(theory.ProfileError, match="takes one profile"):
         theory.second_order([[-1.0], [-2.0]], 0.5)
     with pytest.raises(theory.ProfileError, match="same length"):
         theory.compare_spread([-1.0], [-0.5, -0.5])

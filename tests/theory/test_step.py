@@ -214,7 +214,7 @@ def test_errors_name_the_place_and_are_value_errors() -> None:
     assert caught.value.is_user_input_error
     with pytest.raises(theory.ProbabilityError, match="real numbers"):
         theory.success("high", 1.0)
-    with pytest.raises(theory.TheoryError, match="do not fit"):
+    with pytest.raises(theory.TheoryError, match="do not broadcast"):
         theory.success([0.1, 0.2], [1.0, 1.0, 1.0])
     with pytest.raises(theory.TheoryError, match="z must be finite"):
         theory.inverse_mills(np.nan)

@@ -29,7 +29,7 @@ def test_permutation_mask_pair_by_pair(rank: list[int]) -> None:
         a, b = query % n, key % n
         asks, told = query < n, key < n
         if told:
-            want = asks and a == b  # a query is seen by itself alone
+            want = asks and a == b  # only the query itself sees a query
         elif asks:
             want = rank[b] < rank[a]
         else:

@@ -65,15 +65,15 @@ def test_rows_alone_say_nothing_of_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "found"),
     [
-        ({"texts": "A"}, "it has texts"),
-        ({"text": None, "id": 1}, "it has text, id"),
-        ({"text": ["A"]}, "it has text"),
-        ({}, "it has nothing"),
-        ({str(place): 0 for place in range(12)}, "it has 0, 1, 2, 3, 4, 5, 6, 7"),
+        ({"texts": "A"}, "this row has texts"),
+        ({"text": None, "id": 1}, "this row has text, id"),
+        ({"text": ["A"]}, "this row has text"),
+        ({}, "this row has nothing"),
+        ({str(place): 0 for place in range(12)}, "this row has 0, 1, 2, 3, 4, 5, 6, 7"),
     ],
 )
 def test_a_row_without_text_is_named(tmp_path: Path, row: dict[str, object], found: str) -> None:
     path = lines(tmp_path / "a.jsonl", [{"text": "fine"}, row])
     with pytest.raises(DataFileError) as caught:
         read_corpus([path])
-    assert str(caught.value) == f"{path}, row 2: training needs a 'text' field; {found}"
+    assert str(caught.value) == f"{path}, row 2: training needs a field 'text'; {found}"

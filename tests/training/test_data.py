@@ -107,7 +107,7 @@ def test_rows_fill_the_batch_and_follow_the_shares(shares: list[float], batch: i
 
 def test_rows_follow_the_shares_where_they_can() -> None:
     assert rows_per_source({"a": 0.75, "b": 0.25}, 8) == {"a": 6, "b": 2}
-    with pytest.raises(UserInputError, match="cannot hold 3 sources"):
+    with pytest.raises(UserInputError, match="is too small for 3 sources"):
         rows_per_source({"a": 1, "b": 1, "c": 1}, 2)
 
 
@@ -129,12 +129,12 @@ def test_documents_are_read_from_every_kind_of_file(tmp_path: Path, suffix: str)
         (
             "a.jsonl",
             b'{"text": "x"}\n{"txt": 1}\n',
-            "a.jsonl, row 2: training needs a 'text' field; it has txt",
+            "a.jsonl, row 2: training needs a field 'text'; this row has txt",
         ),
         ("a.jsonl", b"{\n", "a.jsonl, line 1: not valid JSON"),
         ("a.txt", b"\xff\xfe\xfa", "not UTF-8"),
         ("a.txt.gz", b"plain", "damaged"),
-        ("a.doc", b"x", "unknown kind of file"),
+        ("a.doc", b"x", "unknown file format"),
     ],
 )
 def test_bad_files_are_named_in_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:

@@ -79,7 +79,7 @@ def test_an_autoregressive_model_by_one_option(text: Path, tmp_path: Path, capsy
     [
         (["--steps", "3", "--max-minutes", "1"], "either in steps or in minutes"),
         (["--steps", "0"], "must be positive"),
-        (["--width", "32"], "does not split into 3 heads"),
+        (["--width", "32"], "cannot be split into 3 heads"),
         (["--window", "100"], "not a multiple of the block size"),
         (["--vocab-size", "10"], "allowed are 300 to 65536"),
         (["--device", "toaster"], "device 'toaster' is unknown"),
@@ -110,7 +110,7 @@ def test_a_tokenizer_whose_first_ids_spell_text_is_refused(text: Path, tmp_path:
     code, _, error = run(capsys, "--data", str(text), "--out", str(tmp_path / "x"), "--tokenizer", foreign)
     assert code == 2
     assert "ids 0 and 1 must be <|mask|> and <|eos|>" in error
-    assert "leave --tokenizer out for a new one" in error
+    assert "omit --tokenizer to train one" in error
     code, _, error = run(capsys, "--data", str(text), "--out", str(tmp_path / "y"), "--tokenizer", "no.json")
     assert code == 2
     assert "no.json is missing" in error
@@ -129,12 +129,12 @@ def test_a_model_trained_here_lends_its_tokenizer(text: Path, tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers": 0}, "layers 0; allowed are 1 to 256"),
-        ({"batch_size": 70_000}, "batch size 70000; allowed are 1 to 65,536"),
-        ({"width": 97}, "width 97 does not split into 3 heads of even width"),
-        ({"width": 9}, "width 9 does not split into 3 heads of even width"),
+        ({"layers": 0}, "layers 0 is out of range; allowed are 1 to 256"),
+        ({"batch_size": 70_000}, "batch size 70000 is out of range; allowed are 1 to 65,536"),
+        ({"width": 97}, "width 97 cannot be split into 3 heads of even width"),
+        ({"width": 9}, "width 9 cannot be split into 3 heads of even width"),
         ({"window": 48}, "window 48 is not a multiple of the block size 32"),
-        ({"vocab_size": 299}, "vocabulary of 299 ids; allowed are 300 to 65536"),
+        ({"vocab_size": 299}, "vocabulary size 299 is out of range; allowed are 300 to 65536"),
         ({"vocab_size": 65_537}, "allowed are 300 to 65536"),
     ],
 )

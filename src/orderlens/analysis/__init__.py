@@ -1,6 +1,6 @@
-"""Tables in, tables out: the paper's tables with intervals and the controls that make them believable.
+"""Analysis of runs: the paper's tables with intervals, and control analyses.
 
-Names are imported on first use: who needs one module does not wait for pandas and scipy of the others.
+Names are imported on first use, so that one module does not load pandas and scipy for the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orderlens.analysis.rendering import as_json, render
     from orderlens.analysis.selecting import selectors
     from orderlens.analysis.study import Options, Study
-    from orderlens.analysis.table import TABLES, Table, beside_paper, table_names
+    from orderlens.analysis.table import TABLES, Table, table_names, with_paper_values
     from orderlens.analysis.tables_controls import mean_only_null, simulate_study
     from orderlens.metrics.estimate import Estimate, Resampling
 
@@ -25,7 +25,6 @@ __all__ = [
     "Study",
     "Table",
     "as_json",
-    "beside_paper",
     "controls",
     "mean_only_null",
     "order_differences",
@@ -34,6 +33,7 @@ __all__ = [
     "selectors",
     "simulate_study",
     "table_names",
+    "with_paper_values",
     "within_cell",
 ]
 _HOME = {
@@ -43,7 +43,7 @@ _HOME = {
     "rendering": ("as_json", "render"),
     "selecting": ("selectors",),
     "study": ("Options", "Study"),
-    "table": ("TABLES", "Table", "beside_paper", "table_names"),
+    "table": ("TABLES", "Table", "with_paper_values", "table_names"),
 }
 _MODULE_OF = {
     name: f"{'metrics' if module == 'estimate' else 'analysis'}.{module}"

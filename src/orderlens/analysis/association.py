@@ -1,8 +1,8 @@
-"""Does the shape of the trace go with correctness? Tables of graded samples in, tables out.
+"""Association of trace statistics and correctness. Tables of graded samples in, tables out.
 
 One cell is one (task, order): both are held fixed, so the association cannot come from comparing orders.
-Beside every Var figure stand the same figure for the rival predictors and the tests that hold them fixed.
-Does not know runs or models.
+Every statistic of Var is accompanied by the same statistic of the rival predictors and by tests that control
+for them. Does not depend on runs or models.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind, side_by_side
+from orderlens.analysis.frames import (
+    RIVALS,
+    as_frame,
+    cells,
+    finite_rows,
+    graded_rows,
+    same_kind,
+    side_by_side,
+)
 from orderlens.metrics.estimate import (
     BinaryRanks,
     Clusters,
@@ -29,8 +37,19 @@ from orderlens.metrics.ranks import delong, mann_whitney_less, partial_spearman
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
 from orderlens.metrics.significance import adjust, mcnemar, nested_logistic
 
-DIRECTIONS = {"var": -1, "mean": 1, "min": 1, "bottleneck_rate": -1, "jensen": -1, "n": -1}
-"""Sign that turns a predictor into "larger = more likely correct"; of lengths, short counts as good."""
+DIRECTIONS = {
+    "var": -1,
+    "mean": 1,
+    "min": 1,
+    "bottleneck_rate": -1,
+    "jensen": -1,
+    "n": -1,
+    "mean_entropy": -1,
+    "lowest_group": 1,
+    "lowest_decile": 1,
+    "denoising_entropy": -1,
+}
+"""Sign that turns a predictor into "larger = more likely correct"; for length, shorter counts as better."""
 
 QUADRANTS = ("hi_mean_lo_var", "hi_mean_hi_var", "lo_mean_lo_var", "lo_mean_hi_var")
 
@@ -47,7 +66,7 @@ def within_cell(data: Any, resampling: Resampling | None = None) -> Any:
         gap = var_incorrect − var_correct, mw_p (one-sided Mann–Whitney), rho (Spearman of Var and
         correctness), their intervals, Holm and BH adjusted p, the same rho of the rival predictors, the
         partial rho of Var given mean and length, n_undefined, and ``why`` where something is undefined.
-        A cell that holds items more than once has no p of tests that take answers as independent.
+        p is undefined in a cell with repeated items, because the tests assume independent answers.
     """
     chosen = resampling or Resampling()
     rows = [_within(key, rows, chosen) for key, rows in cells(as_frame(data), ("task", "order"))]
@@ -122,11 +141,11 @@ def _partial(rows: pd.DataFrame) -> dict[str, float]:
     return {"partial_rho": result.statistic, "partial_p": math.nan if _repeats(known) else result.p}
 
 
-REPEATED = "items repeat in this cell, and the test takes answers as independent"
+REPEATED = "items repeat in this cell, but the test assumes independent answers"
 
 
 def _repeats(rows: pd.DataFrame) -> bool:
-    """Whether a cell holds an item more than once: answers drawn with several seeds are no new items."""
+    """Whether a cell holds an item more than once; other seeds do not make new items."""
     return bool(rows["item_id"].duplicated().any())
 
 
@@ -187,7 +206,7 @@ def quadrant_flags(mean: FloatArray, var: FloatArray) -> BoolArray:
 
 
 def controls(data: Any, resampling: Resampling | None = None) -> Any:
-    """Return one row per (task, order): what Var says beyond mean and length.
+    """Return one row per (task, order): the association of Var with correctness, given mean and length.
 
     Partial Spearman; the nested logistic regression (correct ~ mean + mean² + length, then + Var, all as
     normal scores) with its coefficient and likelihood-ratio p (Wald's, clustered by item, when items repeat
@@ -215,8 +234,11 @@ POOLED = "(all, order held fixed)"
 
 def _control(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) -> dict[str, Any]:
     graded, ungraded = graded_rows(rows)
-    names = [name for name in DIRECTIONS if name in graded.columns]
+    names = [name for name in DIRECTIONS if name in graded.columns and name not in RIVALS]
     known = finite_rows(graded, names)
+    names += [
+        name for name in RIVALS if name in known.columns and len(finite_rows(known, [name])) == len(known)
+    ]
     lost = ungraded + len(graded) - len(known)
     yes = known["correct"].to_numpy(np.float64) > 0
     out: dict[str, Any] = {"task": key[0], "order": key[1], "n": len(known), **_partial(known)}
@@ -237,10 +259,10 @@ def _base(rows: pd.DataFrame) -> list[FloatArray]:
 
 
 def normal_scores(values: pd.Series) -> FloatArray:
-    """Return Φ⁻¹((rank − ½)/N): the tests below must not depend on the scale of skewed predictors.
+    """Return Φ⁻¹((rank − ½)/N), so that tests do not depend on the scale of skewed predictors.
 
-    In raw units a logistic model that is linear in mean and Var finds an effect of Var whenever the true
-    dependence on the mean is bent.
+    In raw units, a logistic model that is linear in mean and Var finds an effect of Var whenever the true
+    dependence on the mean is nonlinear.
     """
     ranks = scipy.stats.rankdata(values.astype(float))
     return np.asarray(scipy.special.ndtri((ranks - 0.5) / max(len(ranks), 1)), np.float64)

@@ -1,4 +1,4 @@
-"""How much log P of fixed texts depends on the order: the numbers that table, figure and findings share.
+"""Dependence of log P of fixed texts on the order: the numbers that table, figure and findings share.
 
 Every measure is 0 for a model with one joint distribution. ``study.shared(measure_coherence)`` computes them
 once.
@@ -40,9 +40,9 @@ class Statistic:
     Attributes:
         name: range_of_means, observed_range, mean_of_ranges, dispersion, ensemble_gap or noise_floor.
         scope: kind of orders, order with seeds, or perturbation.
-        value: with its interval, or why there is none.
+        value: the estimate with its interval, or the reason why it is undefined.
         n_orders: orders or seeds that it compares.
-        p: of "the orders agree"; None where there is no test.
+        p: p-value of the hypothesis that the orders agree; None where there is no test.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Coherence:
 def measure_coherence(study: Study) -> Coherence:
     """Return how much log P of the scored texts depends on the order."""
     floor, noise = _noise(study)
-    frame = study.one_by_one
+    frame = study.one_token_per_pass
     left_out = [order for order in study.orders(study.scored) if order not in set(frame["order"])]
     drawn = [order for order in study.orders(frame) if is_random(order)] or ["random"]
     seeds = [item for order in drawn for item in _of_seeds(study, order)]
@@ -104,7 +104,7 @@ def measure_coherence(study: Study) -> Coherence:
 
 
 def _ranges(study: Study) -> Iterator[Statistic]:
-    frame = study.one_by_one
+    frame = study.one_token_per_pass
     wide = side_by_side(frame, "mean")  # per sequence and order, seeds averaged
     wide = wide[study.orders(frame)] if len(frame) else wide
     kinds = {order: kind_of(str(order)) for order in wide.columns}
@@ -170,11 +170,11 @@ def _noise(study: Study) -> tuple[float, list[Statistic]]:
 
 
 def _measured(study: Study, name: str) -> pd.DataFrame:
-    """Return a measurement's rows with their ``prompt``; those of a trace that two runs hold come once."""
+    """Return a measurement's rows with their ``prompt``; a trace that two runs hold is listed once."""
     rows = trace_rows(study.run, name)
     if not len(rows):
         return rows
-    traces = study.every[[*TRACE, "prompt", "repeated"]]
+    traces = study.all_traces[[*TRACE, "prompt", "repeated"]]
     joined = rows.merge(traces, on=TRACE, how="left").sort_index()
     joined["prompt"] = joined["prompt"].astype(object).where(joined["prompt"].notna(), joined["sample_id"])
     return joined[joined["repeated"].ne(True)].reset_index(drop=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.frames import side_by_side
-from orderlens.metrics.estimate import Clusters, Estimate, Resampling, mean
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling, difference_of_means, mean
 from orderlens.metrics.segments import FloatArray, divide
 
 Function = Callable[[FloatArray], FloatArray]
@@ -21,7 +21,7 @@ Function = Callable[[FloatArray], FloatArray]
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """A table with one row per prompt and one column per thing compared; rows are resampled whole."""
+    """A table with one row per prompt and one column per order or condition; rows are resampled."""
 
     columns: tuple[str, ...]
     values_CK: FloatArray
@@ -29,7 +29,7 @@ class Paired:
 
     @classmethod
     def of(cls, wide: pd.DataFrame, resampling: Resampling) -> Paired:
-        """Take a frame whose index names the prompts."""
+        """Build from a frame whose index names the prompts."""
         names = tuple(str(name) for name in wide.columns)
         return cls(names, wide.to_numpy(np.float64), Clusters(list(wide.index), resampling))
 
@@ -39,7 +39,7 @@ class Paired:
         return replace(self, columns=names, values_CK=self.values_CK[:, places])
 
     def has(self, *names: str) -> bool:
-        """Whether all these columns are there."""
+        """Whether the table has all these columns."""
         return set(names) <= set(self.columns)
 
     def mean(self, name: str) -> Estimate:
@@ -90,6 +90,19 @@ def mean_difference(differences: pd.Series, resampling: Resampling, why: str) ->
     if not len(known):
         return Estimate.undefined(why)
     return mean(known.to_numpy(), Clusters(list(known.index), resampling))
+
+
+def paired_difference(first: pd.Series, second: pd.Series, resampling: Resampling, why: str) -> Estimate:
+    """Return the mean of ``first`` minus that of ``second`` over the items (the index) that both have.
+
+    For skewed values such as Var; see ``difference_of_means``. ``n`` counts items.
+    """
+    both = pd.DataFrame({"first": first, "second": second}).dropna()
+    if not len(both):
+        return Estimate.undefined(why)
+    items, is_first = [*both.index, *both.index], np.repeat([True, False], len(both))
+    found = difference_of_means(both.to_numpy().T.reshape(-1), is_first, Clusters(items, resampling))
+    return replace(found, n=len(both))
 
 
 def weighted_medians(values_CK: FloatArray, counts_BC: FloatArray) -> FloatArray:

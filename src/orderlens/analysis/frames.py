@@ -1,10 +1,11 @@
-"""Frames: graded samples of whatever library, and what a study adds to the statistics of its traces.
+"""Frames of graded samples (pandas, Arrow or Polars), and columns that a study adds to its traces.
 
-It adds labels, Var about a held-out mean, verdicts and reasons.
+The added columns are labels, Var about a held-out mean, verdicts and reasons for undefined values.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,8 +20,10 @@ from orderlens.metrics.trace_table import GROUPS
 from orderlens.registry import suggest
 from orderlens.rules.cards import in_paper_order, label
 
+RIVALS = ("mean_entropy", "lowest_group", "lowest_decile", "denoising_entropy")
+"""Confidence measures of other work, compared where every sample of a cell has them."""
 STUDY_COLUMNS = ("task", "order", "item_id", "correct", "mean", "var", "n")
-"""Columns of a table of graded samples; ``min``, ``bottleneck_rate`` and ``jensen`` are used when present."""
+"""Columns of a table of graded samples; further names of ``association.DIRECTIONS`` are used when present."""
 
 
 def as_frame(data: Any, required: Sequence[str] = STUDY_COLUMNS) -> pd.DataFrame:
@@ -74,7 +77,7 @@ def finite_rows(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def joined_keys(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Return one text per row that tells rows apart by ``columns``; null is a value like any other."""
+    """Return one key per row, built from ``columns``; null is a value like any other."""
     return ["/".join(map(repr, row)) for row in frame[list(columns)].itertuples(index=False)]
 
 
@@ -90,8 +93,8 @@ def side_by_side(frame: pd.DataFrame, value: str, by: str = "order", of: str = "
     Args:
         frame: traces, or graded samples.
         value: the column to show.
-        by: what is compared.
-        of: on what it is compared: ``prompt`` or ``item_id``.
+        by: column whose values are compared.
+        of: column of the units they are compared on: ``prompt`` or ``item_id``.
     """
     return frame.pivot_table(index=of, columns=by, values=value, aggfunc="mean", sort=False)
 
@@ -125,13 +128,13 @@ def var_about(frame: pd.DataFrame, prefix: str) -> pd.Series:
 
 
 def refuse_missing(frame: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Refuse a statistic that ``frame`` does not hold, and say how a table asks for more of them."""
+    """Refuse a statistic that ``frame`` does not hold; the message says how a table declares more of them."""
     for name in columns:
         if name not in frame:
             groups = ", ".join(f"'{part}'" for part in GROUPS if part != "path")
             raise UserInputError(
-                f"there is no column '{name}'{suggest(name, frame.columns)}; a table that needs more than "
-                f"the path says so: @table(…, needs=(…,)) out of {groups}"
+                f"there is no column '{name}'{suggest(name, frame.columns)}; a table declares further "
+                f"statistics with @table(…, needs=(…,)), allowed: {groups}"
             )
 
 
@@ -157,11 +160,16 @@ def with_reason(cell: Estimate, frame: pd.DataFrame, column: str) -> Estimate:
 
 
 def graded_samples(decoded: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return the graded ones of generated traces, with content statistics under plain names."""
-    joined = decoded.drop(columns=["mean", "var", "n", "min", "bottleneck_rate"]).merge(
-        verdicts[[*TRACE, "correct"]], on=TRACE, how="inner"
-    )
-    names = {name: f"content_{name}" for name in ("mean", "var", "min", "bottleneck_rate")}
+    """Return the generated traces that have a verdict, with content statistics as mean, var, min, n.
+
+    ``n_followed`` of ``n_instructions`` were followed (strict), in runs of tasks with instructions.
+    """
+    rivals = [name for name in RIVALS if f"content_{name}" in decoded.columns]
+    own = ("mean", "var", "min", "bottleneck_rate", *rivals)
+    parts = ["per_instruction"] if "per_instruction" in verdicts else []
+    judged = verdicts[[*TRACE, "correct", *parts]]
+    joined = decoded.drop(columns=[*own, "n"], errors="ignore").merge(judged, on=TRACE, how="inner")
+    names = {name: f"content_{name}" for name in own}
     names |= {"n": "n_content"}
     out = pd.DataFrame({"task": joined["task"].astype(object).where(joined["task"].notna(), "(none)")})
     out["order"] = joined["label"]
@@ -170,6 +178,14 @@ def graded_samples(decoded: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFram
     out["correct"] = joined["correct"]
     for name, source in names.items():
         out[name] = joined[source]
+    if parts and joined["per_instruction"].notna().any():
+        strict = [
+            json.loads(text)["strict"] if isinstance(text, str) else [] for text in joined["per_instruction"]
+        ]
+        out["n_followed"], out["n_instructions"] = (
+            [sum(hits) for hits in strict],
+            [len(hits) for hits in strict],
+        )
     if "content_jensen_0.5" in joined.columns:
         out["jensen"] = joined["content_jensen_0.5"]
     return _sorted_by_order(out)

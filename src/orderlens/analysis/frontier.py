@@ -1,10 +1,10 @@
-"""Quality against compute: every measure of every policy beside its passes, and compared at equal passes.
+"""Quality against compute: every measure of every policy with its number of passes, at equal passes.
 
-Compute is forward passes per text, all of them: those that look ahead, revise, or complete a block past the
-requested length. The *ladder* is one order with 1, 2, 4, … tokens per pass. Deciding for each text by a coin
-which of two neighbouring rungs decodes it gives every point of the straight line between them, in passes and
-in quality alike, so the ladder at the passes of another policy is a sampler that anybody can run: a policy
-that is not above it is not worth its rule.
+Compute is the number of all forward passes per text, including look-ahead, revision, and completion of a
+block past the requested length. The *ladder* is one order with 1, 2, 4, … tokens per pass. Decoding each text
+with one of two neighbouring rungs, chosen at random, reaches every point of the straight line between them,
+in passes and in quality. The ladder at the passes of another policy is therefore a sampler that can be run,
+and a baseline for that policy.
 
 Shape letters: C prompts, O policies, B resamples. Frames in, numbers out.
 """
@@ -27,16 +27,17 @@ from orderlens.analysis.traces import TRACE, all_passes, in_sets
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling
 from orderlens.metrics.likelihood import TextBits
 from orderlens.metrics.segments import FloatArray, divide
+from orderlens.metrics.trace_table import overflow_note
 
 OUTSIDE = "needs more or fewer passes than any rung of the ladder"
 NO_LADDER = "no ladder: run one order with several top=K"
 ROUNDING = 1e-9
-"""Differences of quality and of passes below this are none."""
+"""Differences of quality and of passes below this count as 0."""
 _RUNG = re.compile(r"([^+]+?)(?:\+top=(\d+))?")
 
 
 def ladder_of(orders: Sequence[str]) -> list[str]:
-    """Return the longest ladder, fewest tokens per pass first; max-prob's where several are as long."""
+    """Return the longest ladder, fewest tokens per pass first; among equally long ones max-prob's."""
     found: dict[str, dict[int, str]] = {}
     for order in orders:
         match = _RUNG.fullmatch(order)
@@ -53,9 +54,9 @@ class Measure:
 
     Attributes:
         name: what it is, with its unit.
-        better: 1 when higher is better, −1 when lower is, 0 where neither is.
+        better: 1 if higher is better, −1 if lower is better, 0 if neither.
         orders: the policies.
-        prompts: what names the prompts.
+        prompts: keys of the prompts.
         value_CO, weight_CO: quality is Σ value / Σ weight.
         passes_CO, tokens_CO: passes made and positions filled.
         n_missing: prompts that lack a value under some policy.
@@ -73,7 +74,7 @@ class Measure:
 
     @classmethod
     def of(cls, name: str, better: int, rows: pd.DataFrame, orders: Sequence[str]) -> Measure:
-        """Take one row per trace: ``prompt, order, value, weight, passes, tokens``; seeds are averaged."""
+        """Read one row per trace: ``prompt, order, value, weight, passes, tokens``; seeds are averaged."""
         wide = {name: side_by_side(rows, name) for name in ("value", "weight", "passes", "tokens")}
         present = tuple(order for order in orders if order in wide["value"].columns)
         every = wide["passes"][list(present)]
@@ -133,9 +134,9 @@ class FrontierPoint:
         quality: of the measure.
         tokens_per_pass: positions filled over passes made.
         passes: per text.
-        gain: quality less that of the ladder at equal passes; positive is better (for a measure that has
-            a better side).
-        front: whether no policy is at least as good with at most as many passes, and better in one of both.
+        gain: quality minus that of the ladder at equal passes; positive is better where the measure has a
+            direction.
+        front: whether the policy is on the Pareto front of quality and passes.
     """
 
     order: str
@@ -179,8 +180,8 @@ def _with_front(points: list[FrontierPoint], better: int) -> list[FrontierPoint]
 
 def _beats(other: tuple[float, float], mine: tuple[float, float]) -> bool:
     """Whether a policy is at least as good in quality and in passes, and better in one of them."""
-    ahead = [theirs - own for theirs, own in zip(other, mine, strict=True)]
-    return min(ahead) >= -ROUNDING and max(ahead) > ROUNDING
+    leads = [theirs - own for theirs, own in zip(other, mine, strict=True)]
+    return min(leads) >= -ROUNDING and max(leads) > ROUNDING
 
 
 BITS = "bits per byte"
@@ -191,7 +192,7 @@ TEXTS = "texts"
 
 
 def measures(study: Study) -> list[Measure]:
-    """Return the measures that the runs hold; none of them is empty."""
+    """Return the measures that the runs hold, without empty ones."""
     found = [*_likelihood(study), *_external(study), *_tasks(study), *_endings(study)]
     return [measure for measure in found if measure.prompts and measure.orders]
 
@@ -264,7 +265,7 @@ def unit_of(name: str) -> str:
 
 
 def log_axis(values: list[float]) -> bool:
-    """Whether numbers of passes span enough to be drawn by ratio."""
+    """Whether numbers of passes span enough for a logarithmic axis."""
     known = [value for value in values if value > 0 and math.isfinite(value)]
     return bool(known) and max(known) > 3 * min(known)
 
@@ -275,11 +276,11 @@ _COLUMNS = (
     Column("tokens_per_pass", "tokens/pass", 2),
     Column("passes", "passes/text", 1),
     Column("gain", "gain at equal passes", 4),
-    Column("front", "on the front"),
+    Column("front", "on the Pareto front"),
 )
 _OVERVIEW_NOTES = (
-    "tokens/pass counts every forward pass: committing, looking ahead, revising, completing a block.",
-    "gain: over a mixture of two neighbouring rungs of the ladder with as many passes; positive is better.",
+    "tokens/pass counts every forward pass: commit, look-ahead, revision, completion of a block.",
+    "gain: over a mixture of two neighbouring rungs of the ladder at equal passes; positive is better.",
     "The table frontier adds passes per text and how texts end.",
 )
 NOTHING = "nothing to measure: the runs hold neither scored nor generated texts"
@@ -298,11 +299,13 @@ def frontier(study: Study) -> Table:
     found = measures(study)
     rows = [row for measure in found for row in _table_rows(study, measure)] or [_nothing()]
     title = "Quality against compute: every policy at its tokens per pass"
-    return Table("frontier", title, ("measure", "order"), _COLUMNS, tuple(rows), _notes(found))
+    counts = study.decoded["n_overflow_before"].to_numpy()
+    notes = (*_notes(found), *filter(None, [overflow_note(counts)]))
+    return Table("frontier", title, ("measure", "order"), _COLUMNS, tuple(rows), notes)
 
 
 def overview(long: Table) -> Table:
-    """Turn the frontier into one row per policy: what can be better, beside its tokens per pass."""
+    """Return the frontier with one row per policy: tokens per pass, quality and gain of each measure."""
     rows: dict[str, dict[str, Cell]] = {}
     columns: dict[str, tuple[Column, ...]] = {}
     for row in long.rows:
@@ -346,15 +349,16 @@ def _nothing() -> dict[str, Cell]:
 
 def _notes(found: list[Measure]) -> tuple[str, ...]:
     notes = [
-        "passes/text counts every forward pass: committing, looking ahead, revising, completing a block.",
-        "gain: quality less that of a mixture of two neighbouring rungs with as many passes; positive is",
-        "better (bits and NLL saved, points won; for EOS just the difference). The same prompts throughout.",
-        "on the front: no other policy is as good with as few passes (point estimates).",
+        "passes/text counts every forward pass: commit, look-ahead, revision, completion of a block.",
+        "gain: quality minus that of two neighbouring rungs mixed at equal passes; positive is better.",
+        "gain is in bits or nats saved, or points won; for EOS it is the difference.",
+        "All policies are compared on the same prompts.",
+        "on the Pareto front: no other policy is as good with as few passes (point estimates).",
     ]
     ladders = dict.fromkeys(", ".join(ladder_of(measure.orders)) for measure in found)
     notes += [f"Ladder: {names}." for names in ladders if names]
     notes += [
-        f"{measure.name}: {measure.n_missing} prompts lack a value under some policy and do not count."
+        f"{measure.name}: {measure.n_missing} prompts lack a value under some policy and are excluded."
         for measure in found
         if measure.n_missing
     ]

@@ -1,9 +1,9 @@
-"""What is the same across runs: the setup that decoded them, and the prompt.
+"""Identity across runs: the setup that decoded them, and the prompt.
 
-A setup is model, weights, block size and precision; tables and figures never mix two of them. A prompt is the
-same where task, sample id and content are, whatever run holds it: orders spread over several runs pair. Where
-two runs use one id for different texts, the texts stay apart and the conflict is named; a trace that two runs
-hold is counted once.
+A setup is model, weights, block size, precision and temperature schedule; tables and figures never mix two
+of them. Prompts with equal task, sample id and content are the same prompt in all runs, so that orders of
+different runs are paired. If two runs use one id for different texts, the texts are kept separate and a
+remark reports the conflict. A trace that two runs hold is counted once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ from orderlens.store.sample_identity import CONTENT, content
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What decoded a run; None where its spec does not say."""
+    """What decoded a run: model, block size, precision, weights; None where its spec does not say.
+
+    ``schedule`` is the text of a temperature schedule, None for constant temperatures.
+    """
 
     model: str | None = None
     block_size: int | None = None
     precision: str | None = None
     digest: str | None = None
+    schedule: str | None = None
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Setup:
@@ -39,20 +43,28 @@ class Setup:
         model = spec.get("model")
         if not isinstance(model, Mapping):
             return cls(None if model is None else str(model), spec.get("block_size"))
-        return cls(model.get("name"), spec.get("block_size"), model.get("precision"), model.get("digest"))
+        varying = ", ".join(heat for heat in spec.get("temperatures") or () if isinstance(heat, str)) or None
+        name, precision, digest = (model.get(field) for field in ("name", "precision", "digest"))
+        return cls(name, spec.get("block_size"), precision, digest, varying)
 
     def fits(self, other: Setup) -> bool:
-        """Whether nothing that both say differs."""
+        """Whether all fields that both setups define are equal."""
         pairs = ((getattr(self, name), getattr(other, name)) for name in _WORDS)
         return all(a is None or b is None or a == b for a, b in pairs)
 
 
-_WORDS = {"model": "model", "block_size": "block size", "precision": "precision", "digest": "weights"}
-"""Fields in the order in which they are used to tell setups apart, and their names for people."""
+_WORDS = {
+    "model": "model",
+    "block_size": "block size",
+    "precision": "precision",
+    "digest": "weights",
+    "schedule": "temperature",
+}
+"""Fields in the order in which they distinguish setups, and their names in messages."""
 
 
 def labels(setups: Sequence[Setup]) -> dict[Setup, str]:
-    """Return a short text per distinct setup: the model, and whatever else tells it from the others."""
+    """Return a short label per distinct setup: the model, and the fields that distinguish it from others."""
     distinct = list(dict.fromkeys(setups))
     out = {item: item.model or "unnamed model" for item in distinct}
     for name, word in list(_WORDS.items())[1:]:
@@ -61,7 +73,7 @@ def labels(setups: Sequence[Setup]) -> dict[Setup, str]:
             groups.setdefault(text, set()).add(getattr(item, name))
         crowded = {text for text, values in groups.items() if len(values) > 1}
         out = {
-            item: f"{text}, {word} {_short(getattr(item, name))}" if text in crowded else text
+            item: f"{text}, {word} {_short(getattr(item, name), name)}" if text in crowded else text
             for item, text in out.items()
         }
     return out
@@ -73,17 +85,17 @@ def differences(setups: Sequence[Setup]) -> str:
     for name, word in _WORDS.items():
         values = list(dict.fromkeys(getattr(item, name) for item in setups))
         if len(values) > 1:
-            shown = values if name == "model" else map(_short, values)
-            out.append(f"{word} ({', '.join(map(_said, shown))})")
+            shown = [_said(value, name) if name == "model" else _short(value, name) for value in values]
+            out.append(f"{word} ({', '.join(shown)})")
     return ", ".join(out)
 
 
-def _said(value: Any) -> str:
-    return "not recorded" if value is None else str(value)
+def _said(value: Any, name: str) -> str:
+    return ("constant" if name == "schedule" else "not recorded") if value is None else str(value)
 
 
-def _short(value: Any) -> str:
-    text = _said(value)
+def _short(value: Any, name: str) -> str:
+    text = _said(value, name)
     return text if len(text) <= 24 else f"{text[:12]}…"
 
 
@@ -103,7 +115,7 @@ def is_replication(place: Path) -> bool:
 
 _ID = ("task", "sample_id")
 _AT_ONCE = 4096
-"""Rows that are Python objects at a time: a token then takes ten times the memory."""
+"""Rows converted to Python objects at a time: as objects, tokens take ten times the memory."""
 _TRACE = ("model", "prompt", "order", "seed", "temperature", "sample_seed")
 
 
@@ -111,7 +123,7 @@ def prompt_keys(run: Run, frame: pd.DataFrame) -> tuple[list[str], list[str]]:
     """Return one key per trace that is equal for equal prompts, and a remark on ids with several texts.
 
     Args:
-        run: the runs behind the traces.
+        run: the runs that hold the traces.
         frame: columns run, task, sample_id and temperature, one row per trace.
     """
     tasks = frame["task"].astype(object).where(frame["task"].notna(), None)
@@ -132,7 +144,7 @@ def prompt_keys(run: Run, frame: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 
 def _id(task: str | None, sample_id: str) -> str:
-    """Return one text per pair: ``TASK/ID``, or the id alone, behind a slash where it holds one itself."""
+    """Return one key per pair: ``TASK/ID``, or the id alone; one with a slash gets a leading slash."""
     if task is None:
         return f"/{sample_id}" if "/" in sample_id else sample_id
     return f"{task.replace('%', '%25').replace('/', '%2F') or '%'}/{sample_id}"
@@ -160,7 +172,7 @@ def _conflict(frame: pd.DataFrame, ids: list[str], several: list[str]) -> list[s
     first = several[0].removeprefix("/")
     more = f" and {len(several) - 1} more" if len(several) > 1 else ""
     where = ", ".join(map(str, runs))
-    return [f"Sample '{first}'{more}: another text in each of the runs {where}; counted as different."]
+    return [f"Sample '{first}'{more}: different texts in the runs {where}; counted as different samples."]
 
 
 def repeated_traces(frame: pd.DataFrame) -> tuple[BoolArray, list[str]]:
@@ -181,7 +193,7 @@ def repeated_traces(frame: pd.DataFrame) -> tuple[BoolArray, list[str]]:
         row = both[~same].iloc[0]
         raise UserInputError(
             f"run '{row['run']}' and another hold different traces of sample '{row['sample_id']}' under "
-            f"order '{row['order']}'; read them apart, or give the samples ids of their own"
+            f"order '{row['order']}'; open the runs separately, or give the samples different ids"
         )
     count = int(again.sum())
     stored = f"{counted(count, 'trace')} {'is' if count == 1 else 'are'} stored"

@@ -1,4 +1,4 @@
-"""How a block's self-information −log q is shared among its steps: mean Lorenz curves by order."""
+"""Distribution of a block's self-information −log q over its steps: mean Lorenz curves by order."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def first_block_curves(study: Study) -> dict[str, Any]:
     """Return the mean Lorenz curve of −log q in block 0 per order, by rising Gini.
 
-    Only blocks of the commonest length are averaged; how many others there are is told.
+    Only blocks of the most frequent length are averaged; ``n_other_lengths`` counts the others.
     """
-    frame = lorenz_curves(study.run, study.every, keep=~study.every["repeated"].to_numpy(bool))
+    frame = lorenz_curves(study.run, study.all_traces, keep=~study.all_traces["repeated"].to_numpy(bool))
     frame = frame[frame["scored"] & (frame["n"] > 0)]
     if not len(frame):
         raise UndefinedFigureError("nothing was scored: the run holds no fixed targets")

@@ -1,8 +1,8 @@
-"""The paper in one room: every value it prints, which orders it compares where, and the thresholds it names.
+"""The paper's numbers: every value it prints, the orders it compares, and the thresholds it names.
 
-It stands in ``analysis/paper.json``: per table a list of [row keys…, column, value] and the remarks that a
-careful reader of the paper's own numbers arrives at; order lists; benchmarks; numbers of the running text.
-Imports nothing of ours, so that every layer may ask it. Computes nothing.
+The source is ``analysis/paper.json``: per table a list of [row keys…, column, value] and remarks on
+inconsistencies; order lists; benchmarks; numbers from the running text. Computes nothing and imports no other
+module of the package, so that every layer may use it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def value(table: str, *key: str) -> float:
     """Return one printed number by its table, row keys and column; KeyError when the paper has none."""
     found = printed(table)[key]
     if isinstance(found, str):
-        raise KeyError(f"the paper prints no number but '{found}' at {key} of table {table}")
+        raise KeyError(f"the paper prints '{found}', not a number, at {key} of table {table}")
     return found
 
 
 def remarks(table: str) -> list[str]:
-    """Return what does not hold of the paper's own numbers in a table."""
+    """Return remarks on inconsistencies among the paper's own numbers in a table."""
     return list(tables().get(table, {}).get("remarks", []))
 
 

@@ -1,8 +1,8 @@
-"""What predicts correctness inside one (task, order) cell: the numbers behind the summary and the figures.
+"""Predictors of correctness inside one (task, order) cell: the numbers of the summary and the figures.
 
-The seeds of one order are pooled, because they are repetitions and not orders of their own; items are
-resampled whole, so that a repeated item does not count as several. Graded samples in, estimates out; knows no
-runs, files or pictures.
+The seeds of one order are pooled, because they are repetitions and not separate orders. Items are resampled
+whole, so that a repeated item does not count as several. Graded samples in, estimates out; does not depend on
+runs, files or figures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class GradedCell:
         order: the order's id without its seed.
         rows: samples with a verdict and finite mean, Var and length; ``correct`` is 0/1.
         n_undefined: samples that lacked one of these.
-        clusters: the items behind the rows.
+        clusters: the item of each row, for resampling.
     """
 
     task: str
@@ -61,7 +61,7 @@ class GradedCell:
 
 
 def pool_seeds(graded: pd.DataFrame) -> pd.DataFrame:
-    """Return graded samples with ``order`` naming the order alone, where a column ``base_order`` knows it.
+    """Return graded samples with seeds removed from ``order``, where there is a column ``base_order``.
 
     The order with its seed moves to ``seed_label``.
     """
@@ -71,7 +71,7 @@ def pool_seeds(graded: pd.DataFrame) -> pd.DataFrame:
 
 
 def pooled_cells(graded: pd.DataFrame, resampling: Resampling) -> Iterator[GradedCell]:
-    """Yield the cells of a table of graded samples, tasks as they come, orders as the paper lists them."""
+    """Yield the cells of a table of graded samples: tasks as they appear, orders as the paper lists them."""
     for (task,), part in groups(pool_seeds(graded), ("task",)):
         for order in in_paper_order(str(name) for name in part["order"].unique()):
             rows, ungraded = graded_rows(part[part["order"] == order])
@@ -106,7 +106,7 @@ def aurocs(cell: GradedCell) -> dict[str, Estimate]:
 def auroc_lead(cell: GradedCell, rival: str) -> Estimate:
     """Return Var's AUROC minus the rival's on the same samples.
 
-    A rival below one half is turned round, which favours it: a long answer may as well be the better sign.
+    A rival with an AUROC below one half is reversed, which favours it: long answers may be the better ones.
     """
     ours, theirs = _ranks(cell, "var"), _ranks(cell, rival)
     codes = cell.clusters.codes
@@ -131,7 +131,7 @@ def _ranks(cell: GradedCell, name: str) -> BinaryRanks:
 def accuracy_by_var(cell: GradedCell, n_bins: int = 6, per_bin: int = 20) -> list[dict[str, Any]]:
     """Return accuracy (%) in bins of equal size along Var; samples of equal Var share a bin.
 
-    Fewer bins are made when a bin would hold fewer than ``per_bin`` samples. Intervals are Wilson's, or from
+    There are fewer bins if a bin would hold fewer than ``per_bin`` samples. Intervals are Wilson's, or from
     resampling items where items repeat.
     """
     if not len(cell.rows):
@@ -157,8 +157,8 @@ def _bin(cell: GradedCell, inside: BoolArray, var: FloatArray) -> dict[str, Any]
 def same_item_correlation(cell: GradedCell, given: Sequence[str] = ()) -> Estimate:
     """Return the correlation of Var and correctness among the answers to one item, with others held fixed.
 
-    Item means are taken out of every column, so that easy and hard items cannot make it up. Predictors enter
-    as normal scores, the mean also squared; columns that do not vary inside items are dropped.
+    Item means are subtracted from every column, so that item difficulty cannot cause the correlation.
+    Predictors enter as normal scores, the mean also squared; columns constant inside items are dropped.
     """
     columns = [normal_scores(cell.rows["var"]), cell.right.astype(np.float64), *held_fixed(cell, given)]
     item = pd.Series(cell.clusters.codes)
@@ -166,7 +166,7 @@ def same_item_correlation(cell: GradedCell, given: Sequence[str] = ()) -> Estima
     kept = [values for values in inner if float(values @ values) > 1e-9]
     if len(kept) < 2 or any(float(values @ values) <= 1e-9 for values in inner[:2]):
         return Estimate.undefined(
-            "no item with both right and wrong answers, or with answers of different Var"
+            "no item has both correct and incorrect answers, or answers of different Var"
         )
     size = len(kept)
     products = np.stack([kept[i] * kept[j] for i in range(size) for j in range(size)], axis=1)

@@ -1,4 +1,4 @@
-"""Tables as text, CSV, LaTeX, Markdown or JSON. An undefined cell says why in every one of them."""
+"""Tables as text, CSV, LaTeX, Markdown or JSON. An undefined cell gives its reason in every format."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def render(tables: Sequence[Table], form: str, width: int | None = WIDTH) -> str
     Args:
         tables: what to show.
         form: the format.
-        width: most characters per line of ``text`` (None: any number). A wider table is continued below with
-            its keys repeated; notes are folded; a single column that is wider than that stays whole.
+        width: maximum number of characters per line of ``text`` (None: no limit). A wider table continues
+            below with its keys repeated; notes are wrapped; a single column wider than that is not split.
     """
     refuse_unknown("format", form, FORMATS)
     if form == "json":
@@ -68,12 +68,13 @@ def _or_none(value: float) -> float | None:
 
 
 def cell_text(cell: Cell, digits: int = 3) -> str:
-    """Return a cell for people: ``0.392 [0.371, 0.414]``, ``undefined: why``, counts when rows were lost."""
+    """Return a cell as text: ``0.392 [0.371, 0.414]``, ``undefined: why``, with counts of undefined rows."""
     if not isinstance(cell, Estimate):
         return "" if cell is None else str(cell)
     lost = f" ({cell.n_undefined} undefined)" if cell.n_undefined else ""
     if not cell.is_defined:
-        return f"undefined: {cell.why or 'no value'}{lost}"
+        counted = (cell.why or "")[:1].isdigit()  # the reason begins with the number of rows
+        return f"undefined: {cell.why or 'no value'}{'' if counted else lost}"
     if math.isnan(cell.low) or math.isnan(cell.high):
         return f"{number(cell.value, digits)}{lost}"
     return f"{number(cell.value, digits)} [{number(cell.low, digits)}, {number(cell.high, digits)}]{lost}"
@@ -118,23 +119,44 @@ def _paper_text(cell: Cell, printed: Printed | None, digits: int) -> list[str]:
 def _text(table: Table, width: int | None) -> str:
     """Estimates take up to three lines: the value, its interval, and the paper's value with the difference.
 
-    Reasons of undefined cells are numbered and listed below, so that columns stay narrow.
+    Reasons of undefined cells are numbered and listed below, so that columns stay narrow. Columns that are
+    undefined for one reason in every row become one line below, without a grid if no other number is left.
     """
     reasons: dict[str, int] = {}
-    heads = (*table.keys, *(column.heading for column in table.columns))
+    empty = _empty_columns(table)
+    columns = [column for column in table.columns if column not in empty]
+    heads = (*table.keys, *(column.heading for column in columns))
     grid = [[_word_lines(name, width) for name in heads]]
     for place, row in enumerate(table.rows):
         cells = [_word_lines(row[key], width) for key in table.keys]
-        for column in table.columns:
+        for column in columns:
             lines = _cell_lines(row[column.name], column.digits, reasons, width)
             cells.append(lines + _paper_line(row[column.name], _printed(table, place, column), column.digits))
         grid.append(cells)
-    lines = [*_folded(table.title, width, ""), "", *lay_out(grid, keys=len(table.keys), width=width)]
+    lines = [*_folded(table.title, width, ""), ""]
+    measured = any(isinstance(row[column.name], Estimate) for row in table.rows for column in columns)
+    if measured or not empty:
+        lines += lay_out(grid, keys=len(table.keys), width=width)
     for reason, number in reasons.items():
         lines += _folded(f"({number}) {reason}", width, "  ")
+    for reason in dict.fromkeys(empty.values()):
+        names = ", ".join(column.heading for column, why in empty.items() if why == reason)
+        lines += _folded(f"Undefined in every row: {names} ({reason}).", width, "  ")
     for note in table.notes:
         lines += _folded(note, width, "  ")
     return "\n".join([*lines, ""])
+
+
+def _empty_columns(table: Table) -> dict[Column, str]:
+    """Return the columns that are undefined in every row for the same reason, with the reason."""
+    found: dict[Column, str] = {}
+    for column in table.columns:
+        cells = [row[column.name] for row in table.rows if row[column.name] is not None]
+        reasons = {cell.why if isinstance(cell, Estimate) and not cell.is_defined else None for cell in cells}
+        printed = any(_printed(table, place, column) for place in range(len(table.rows)))
+        if len(reasons) == 1 and (reason := reasons.pop()) and not printed:
+            found[column] = reason
+    return found
 
 
 def _folded(text: str, width: int | None, indent: str) -> list[str]:
@@ -218,7 +240,7 @@ def _latex(table: Table) -> str:
 
 
 def _csv(table: Table) -> str:
-    """One line per row; an estimate takes six columns, eight beside a printed value."""
+    """One line per row; an estimate takes six columns, or eight where the paper prints a value."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     wide = [

@@ -1,8 +1,8 @@
-"""Choosing one order per item by a statistic of its trace, and what that is worth.
+"""Accuracy of choosing one order per item by a statistic of its trace.
 
-Every selector sees the same candidates: the samples of an item with a defined Var, at least two tokens and
-a verdict. Ties are averaged. ``max_mean``, ``max_min`` (highest smallest log q) and ``shortest`` are rivals
-of min-V, ``random`` is the average over candidates, ``oracle`` asks whether any candidate is right, and
+Every selector has the same candidates: the samples of an item with a defined Var, at least two tokens and
+a verdict. Ties are averaged. ``max_mean``, ``max_min`` (highest minimum of log q) and ``shortest`` are rivals
+of min-V, ``random`` is the average over candidates, ``oracle`` is 1 if any candidate is correct, and
 ``best_fixed`` is the single order with the highest accuracy on the same items. The ``_structured`` columns
 repeat everything without the random and reversed orders: if min-V beats max-V only because max-V picks the
 random order, the difference disappears there.

@@ -1,4 +1,4 @@
-"""External scores that runs hold: they answer for the evaluator, so that no table needs a model for them."""
+"""External scores stored in runs. They replace the evaluator, so that tables need no model."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from orderlens.store.reader import Run
 Pair = tuple[str, str]
 
 
+def pairs_of(prompt: str, text: str) -> list[Pair]:
+    """Return the pairs under which a generated text is scored: given its prompt, and both as one text."""
+    return [(prompt, text), ("", prompt + text)]
+
+
 def pair_key(pair: Pair) -> str:
     """Return a digest of a prompt and its continuation."""
     state = hashlib.blake2b(digest_size=16)
@@ -24,9 +29,9 @@ def pair_key(pair: Pair) -> str:
 
 
 class StoredScores:
-    """An evaluator that only remembers: it answers for the texts that were scored before.
+    """An evaluator that returns stored scores of texts that were scored before.
 
-    A text that it does not know gets no log-probabilities, so that its perplexity is undefined.
+    Any other text gets no log-probabilities, so that its perplexity is undefined.
     """
 
     def __init__(self, name: str, scores: Mapping[str, FloatArray]) -> None:
@@ -43,7 +48,9 @@ class StoredScores:
         ends = np.cumsum(pc.fill_null(pc.list_value_length(mine["logprobs"]), 0).to_numpy())
         values = np.split(pc.list_flatten(mine["logprobs"]).to_numpy(), ends[:-1])
         keys = mine["text_key"].to_pylist()
-        return cls(name, dict(zip(keys, values, strict=bool(keys))))  # nothing is split into one empty part
+        return cls(
+            name, dict(zip(keys, values, strict=bool(keys)))
+        )  # np.split of an empty array returns one empty part
 
     def token_logprobs(self, pairs: Sequence[Pair]) -> list[FloatArray]:
         """Return the stored log-probabilities of each continuation's tokens; empty where there are none."""

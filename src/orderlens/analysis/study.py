@@ -1,8 +1,8 @@
-"""Runs made ready for tables and figures: the only way from run folders to anything that reads them.
+"""Studies: opened runs with their statistics, ready for tables, figures and findings.
 
-A study joins statistics per trace, verdicts and external scores; everything is computed at most once and only
-when a table asks for it. Runs of different models, weights, block sizes or precisions are read side by side
-and never averaged. Does not format anything.
+A study joins statistics per trace, verdicts and external scores. Everything is computed on first use and at
+most once. Runs of different models, weights, block sizes or precisions are reported separately and never
+averaged. Does not format anything.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from orderlens.analysis.identity import (
     prompt_keys,
     repeated_traces,
 )
-from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
+from orderlens.analysis.stored_scores import StoredScores, pairs_of, stored_evaluators
 from orderlens.analysis.table import Table, TableRecipe, by_model, table_recipe, table_recipes
 from orderlens.analysis.traces import TRACE, in_sets, matched_distinct, sample_table, trace_rows
-from orderlens.errors import UserInputError
+from orderlens.errors import RunError, UserInputError
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling, means
 from orderlens.metrics.external import CausalEvaluator, ExternalScores, load_evaluator, score_texts
-from orderlens.metrics.trace_table import GROUPS
+from orderlens.metrics.trace_table import GROUPS, ContentDrops
 from orderlens.rules.cards import in_paper_order
 from orderlens.store.reader import Place, Run, join_runs, open_run
 from orderlens.store.verdicts import latest_verdicts
@@ -56,16 +56,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may choose about tables.
+    """Options of tables and figures.
 
     Attributes:
-        resampling: bootstrap behind the intervals.
-        temperature: which temperature the tables of one temperature use; None takes the lowest present.
+        resampling: bootstrap settings of the intervals.
+        temperature: temperature of tables that show only one; None takes the lowest present.
         evaluator: autoregressive model for external perplexity, or its name: scores that the runs hold are
             used where they cover every text. None takes the stored scores, if they are of one evaluator.
         device: where a named evaluator runs.
         grader: which grader's verdicts to use; None takes one rule per task (``store.verdicts``).
         null_reps: repetitions of the mean-only null.
+        content: the tokens that content statistics leave out: ``eos`` alone, as the paper does, or
+            ``special`` tokens too.
     """
 
     resampling: Resampling = field(default_factory=Resampling)
@@ -74,10 +76,18 @@ class Options:
     device: str | None = None
     grader: str | None = None
     null_reps: int = 500
+    content: ContentDrops = "eos"
+
+    @property
+    def content_note(self) -> str:
+        """The sentence that says which tokens are content."""
+        if self.content == "eos":
+            return "Content excludes EOS tokens only, as in the paper (--content special: special ones too)."
+        return "Content excludes EOS and special tokens; the paper excludes EOS only."
 
 
 class Study:
-    """Runs and everything that their tables and figures share."""
+    """Runs, with the frames and estimates that their tables and figures share."""
 
     def __init__(
         self,
@@ -91,7 +101,7 @@ class Study:
         Args:
             run: one or several runs.
             options: intervals, temperature, evaluator, grader.
-            parts: groups of statistics that ``samples`` holds unless a table asks for fewer.
+            parts: groups of statistics that ``samples`` holds unless a table needs fewer.
             views: run names by kind of traces, for runs that belong to one replication.
         """
         self.run = run
@@ -113,12 +123,16 @@ class Study:
             options: intervals, temperature, evaluator, grader.
 
         Raises:
-            RunError: there is no run at one of the places.
+            RunError: there is no run at one of the places, or no run has traces.
         """
         given = [runs] if isinstance(runs, str | os.PathLike | Run) else list(runs)
         if not given:
             raise UserInputError("no run given; name at least one run folder")
         opened = [item if isinstance(item, Run) else open_run(item) for item in given]
+        if not any({"reveals", "external"} & set(run.tables) for run in opened):
+            raise RunError(
+                "; ".join(note for run in opened for note in run.incomplete or [f"{run} has no traces"])
+            )
         if len(given) > 1:
             return cls(join_runs(opened), options)
         whole = not isinstance(given[0], Run) and is_replication(Path(given[0]))
@@ -130,7 +144,7 @@ class Study:
     def tables(self, names: Iterable[str] | None = None) -> list[Table]:
         """Return the named tables with those that belong to them, or every table that the runs can fill.
 
-        With several models (or weights, block sizes, precisions) each row says whose it is.
+        With several models (or weights, block sizes, precisions) each row names its model.
         """
         recipes = self.suited() if names is None else {name: table_recipe(name) for name in names}
         with self.needing(sorted({part for recipe in recipes.values() for part in recipe.needs})):
@@ -164,11 +178,11 @@ class Study:
         return self.narrowed(names) if names else self
 
     def has_view(self, traces: str) -> bool:
-        """Whether the runs hold this kind of traces, as far as their names tell."""
+        """Whether the runs hold this kind of traces, judging by their names."""
         return self._views is None or self.main_run(traces) in self.run.names
 
     def main_run(self, traces: str) -> str:
-        """Return the name of the run without which a kind of traces of a replication is not there."""
+        """Return the name of the run that a kind of traces of a replication requires."""
         return "generate" if traces == "ending" else traces
 
     def narrowed(self, names: Sequence[str]) -> Study:
@@ -184,13 +198,13 @@ class Study:
 
     @cached_property
     def setups(self) -> dict[str, Setup]:
-        """What decoded each run that holds traces, by its name."""
+        """The setup of each run that holds traces, by run name."""
         specs = self.run.specs
         holding = [name for name in self.run.names if "reveals" in self.run.only([name]).tables]
         return {name: Setup.of(specs[name]) for name in holding}
 
     def by_setup(self) -> dict[str, Study]:
-        """Return one study per model, weights, block size and precision, by a label that tells them apart."""
+        """Return one study per model, weights, block size and precision, by a distinguishing label."""
         named = labels(list(self.setups.values()))
         if len(named) < 2:
             return {next(iter(named.values()), "unnamed model"): self}
@@ -216,7 +230,7 @@ class Study:
 
     @contextmanager
     def needing(self, parts: Collection[str]) -> Iterator[None]:
-        """Inside the block, let ``samples`` hold at least these groups of statistics; compute no others."""
+        """Inside the block, ``samples`` holds at least these groups of statistics; no others are computed."""
         before, self._wanted = self._wanted, tuple(parts)
         try:
             yield
@@ -224,14 +238,14 @@ class Study:
             self._wanted = before
 
     @property
-    def every(self) -> pd.DataFrame:
+    def all_traces(self) -> pd.DataFrame:
         """One row per trace as the runs hold them, in the order of the store."""
         missing = [part for part in self._wanted if self._computed is None or part not in self._computed]
         if self._computed is None:
-            self._frame = self._completed(sample_table(self.run, missing))
+            self._frame = self._completed(sample_table(self.run, missing, self.options.content))
             self._computed = tuple(missing)
         elif missing:
-            more = sample_table(self.run, missing)
+            more = sample_table(self.run, missing, self.options.content)
             new = [name for name in more.columns if name not in self._frame.columns]
             self._frame = pd.concat([self._frame, more[new]], axis=1)
             self._computed = (*self._computed, *missing)
@@ -254,16 +268,18 @@ class Study:
         """One row per trace, each once; ``label`` is the order, with its seed where there are several.
 
         ``prompt`` numbers the prompts over all runs, ``model`` says what decoded the trace. The index counts
-        the rows of ``every``.
+        the rows of ``all_traces``.
         """
-        frame = self.every
+        frame = self.all_traces
         return frame[~frame["repeated"]] if frame["repeated"].any() else frame
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader of any table of these runs should know."""
-        _ = self.every
-        return [*self._conflicts, *self._repeats]
+        """Remarks on these runs that belong under every table."""
+        _ = self.all_traces
+        heats = [f"{item.schedule} within each block" for item in self.setups.values() if item.schedule]
+        varying = [f"Temperature {heat}; rows show its mean." for heat in dict.fromkeys(heats)]
+        return [*(f"{note}." for note in self.run.incomplete), *self._conflicts, *self._repeats, *varying]
 
     @property
     def scored(self) -> pd.DataFrame:
@@ -271,11 +287,11 @@ class Study:
         return self.samples[self.samples["temperature"].isna()]
 
     @cached_property
-    def one_by_one(self) -> pd.DataFrame:
-        """Scored traces of orders that reveal one token per pass: those that the chain rule speaks about.
+    def one_token_per_pass(self) -> pd.DataFrame:
+        """Scored traces of orders that reveal one token per pass, to which the chain rule applies.
 
-        Tokens that are committed together are scored as if independent, so the sums of such policies may
-        differ from each other under one and the same joint distribution.
+        Tokens committed in the same pass are scored as if independent, so sums of such policies may differ
+        even for a model with one joint distribution.
         """
         frame = self.scored
         sets = frame.loc[in_sets(frame), "order"].unique()
@@ -316,13 +332,23 @@ class Study:
         """Names of the graders in use."""
         return sorted(str(name) for name in self.verdicts["grader"].dropna().unique())
 
+    @cached_property
+    def states(self) -> pd.DataFrame:
+        """Statistics of the states that the runs keep (``--states``); indexed like ``samples``."""
+        from orderlens.analysis.states import state_statistics
+
+        return state_statistics(self.run, self.all_traces)
+
     @property
     def graded(self) -> pd.DataFrame:
         """Graded samples with content statistics under the names task, order, item_id, correct, mean, var, n.
 
         An order with several seeds appears once per seed, so that a cell holds each item once.
         """
-        return graded_samples(self.decoded, self.verdicts)
+        frame = self.decoded
+        if "states" in self.run.tables:
+            frame = frame.join(self.states["denoising_entropy"].rename("content_denoising_entropy"))
+        return graded_samples(frame, self.verdicts)
 
     @cached_property
     def _texts(self) -> pd.DataFrame:
@@ -345,7 +371,7 @@ class Study:
         if wanted in stored:
             scores = StoredScores.of(self.run, wanted)
             pairs = self._texts[self._texts["text"] != ""][["prompt_text", "text"]]
-            if all(scores.knows((a, b)) for a, b in pairs.itertuples(index=False)):
+            if all(scores.knows(both) for row in pairs.itertuples(index=False) for both in pairs_of(*row)):
                 return scores
         return load_evaluator(wanted, self.options.device)
 
@@ -361,43 +387,44 @@ class Study:
     def external(self) -> pd.DataFrame | None:
         """External scores of the generated texts, None without an evaluator.
 
-        Columns nll, n_scored, n_tokens; indexed like ``samples``.
+        Columns nll, n_scored, n_tokens (of the text given its prompt) and nll_whole (of prompt and text as
+        one text, as the paper scores); indexed like ``samples``.
         """
         if self.evaluator is None:
             return None
         joined = self._texts
-        scores: ExternalScores = score_texts(
-            self.evaluator,
-            joined["prompt_text"].tolist(),
-            joined["text"].tolist(),
-            joined["n_text"].astype(int).tolist(),
-        )
+        prompts, texts = joined["prompt_text"].tolist(), joined["text"].tolist()
+        lengths = joined["n_text"].astype(int).tolist()
+        scores: ExternalScores = score_texts(self.evaluator, prompts, texts, lengths)
+        both = [prompt + text if text else "" for prompt, text in zip(prompts, texts, strict=True)]
+        whole: ExternalScores = score_texts(self.evaluator, [""] * len(both), both, lengths)
         columns = {"nll": scores.nll, "n_scored": scores.n_scored, "n_tokens": scores.n_tokens}
+        columns["nll_whole"] = whole.nll
         return pd.DataFrame(columns, index=pd.Index(joined["index"]))
 
     @cached_property
     def distinct_matched(self) -> pd.Series:
         """Distinct-3 of each generated text cut to the shortest one of the same prompt and temperature."""
-        frame = self.every
+        frame = self.all_traces
         shortest = frame.groupby(["prompt", "temperature"], dropna=False)["n_tokens"].transform("min")
         return pd.Series(matched_distinct(self.run, frame, shortest), index=frame.index)
 
     def shared(self, compute: Callable[[Study], T]) -> T:
-        """Return ``compute(self)``, computed at most once: what tables, figures and findings share."""
+        """Return ``compute(self)``, computed at most once and shared by tables, figures and findings."""
         if compute not in self._shared:
             self._shared[compute] = compute(self)
         found: T = self._shared[compute]
         return found
 
     def clusters(self, frame: pd.DataFrame) -> Clusters:
-        """Return the prompts behind the rows of ``frame``."""
+        """Return the prompt of each row of ``frame`` as clusters for resampling."""
         return Clusters(frame["prompt"], self.options.resampling)
 
     def estimates(self, frame: pd.DataFrame, columns: Sequence[str]) -> list[Estimate]:
         """Return the mean of each column over the rows, with interval, counts and reasons.
 
         Raises:
-            UserInputError: a column is not there; the message says how a table asks for more statistics.
+            UserInputError: a column is missing; the message says how a table declares more statistics.
         """
         if not len(frame):
             return [Estimate.undefined("no such trace")] * len(columns)

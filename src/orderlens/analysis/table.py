@@ -1,4 +1,4 @@
-"""What a table is and how it is made: cells, columns, rows; recipes by name, open to plug-ins."""
+"""Tables: cells, columns and rows; recipes that build them, by name, open to plug-ins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Printed:
     value: float | str
 
     def difference(self, ours: Cell) -> float:
-        """Return ours − printed, NaN when one of them is no number."""
+        """Return ours − printed; NaN unless both are numbers."""
         if isinstance(self.value, str) or not isinstance(ours, Estimate):
             return math.nan
         return ours.value - self.value
@@ -51,12 +51,12 @@ class Table:
 
     Attributes:
         name: its name on the command line.
-        title: one line for people.
+        title: one line above the table.
         keys: names of the columns that identify a row.
         columns: the other columns.
         rows: one mapping per row, keys and cells by column name.
         notes: sentences to print below: definitions, cautions, remarks.
-        printed: the paper's values by (row number, column name), when asked for.
+        printed: the paper's values by (row number, column name), if requested.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Table:
         return printable("\n".join([f"{self.name}: {self.title}", numbers, *self.notes]))
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML that a notebook shows."""
         numbers = self._filled().to_html(index=False, float_format="{:.4g}".format, border=0, escape=True)
         return fill("table.html.j2", title=self.title, numbers=printable(numbers), notes=self.notes)
 
@@ -88,13 +88,13 @@ class Table:
         raise KeyError(f"no row {keys} in table {self.name}")
 
     def _filled(self) -> pd.DataFrame:
-        """Return the numbers without the columns that hold none, for a look at them."""
+        """Return the numbers without empty columns, for display."""
         return self.to_pandas().dropna(axis="columns", how="all")
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the numbers as a frame; columns with intervals are followed by ``_low`` and ``_high``.
 
-        Every column is there, also where no cell of it is defined.
+        Columns without any defined cell are included.
         """
         out: list[dict[str, Any]] = []
         for row in self.rows:
@@ -114,7 +114,7 @@ class Table:
 
 
 def by_model(tables: Mapping[str, Sequence[Table]]) -> list[Table]:
-    """Return the tables of several models as one each, with the model in front of every row.
+    """Merge the tables of several models into one of each kind, with the model as the first key.
 
     Args:
         tables: the same kinds of table by the model's label.
@@ -133,7 +133,7 @@ def by_model(tables: Mapping[str, Sequence[Table]]) -> list[Table]:
 
 
 def _joined_notes(tables: Mapping[str, Table]) -> tuple[str, ...]:
-    """Return what all tables say once, and what only some say with the model in front."""
+    """Return notes shared by all tables once, and the others with the model's name."""
     common = set.intersection(*(set(table.notes) for table in tables.values()))
     first = next(iter(tables.values()))
     shared = [note for note in first.notes if note in common]
@@ -188,7 +188,7 @@ def _float(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def beside_paper(table: Table) -> Table:
+def with_paper_values(table: Table) -> Table:
     """Return the table with the paper's value in every cell that the paper prints, and with our remarks."""
     values = paper.printed(table.name)
     printed: dict[tuple[int, str], Printed] = {}
@@ -208,12 +208,12 @@ Suits = Callable[["Study"], bool]
 
 
 def never(_study: Study) -> bool:
-    """Only on request."""
+    """Show the table only on request."""
     return False
 
 
 def always(_study: Study) -> bool:
-    """Any run can fill it."""
+    """Show the table for every run."""
     return True
 
 
@@ -232,17 +232,31 @@ def has_verdicts(study: Study) -> bool:
     return len(study.verdicts) > 0
 
 
+NO_STATES = "no states were kept: score, generate or evaluate with --states"
+NO_CENSUS = "no census: 'orderlens census' evaluates all states of a span"
+
+
+def has_states(study: Study) -> bool:
+    """Whether states of the masked positions were kept."""
+    return "states" in study.run.tables
+
+
+def has_census(study: Study) -> bool:
+    """Whether all orders of spans are known."""
+    return "census" in study.run.tables
+
+
 @dataclass(frozen=True, slots=True)
 class TableRecipe:
-    """How a named table is made.
+    """How a named table is built.
 
     Attributes:
         build: the function.
         summary: one line for lists.
         needs: groups of per-trace statistics beyond the path (see ``metrics.trace_table.GROUPS``).
         traces: which runs of a replication it reads: score, generate or sweep; None reads all.
-        suits: whether a study can fill it, so that it is shown without being asked for.
-        across_models: it tells models apart itself; otherwise it is built once per model.
+        suits: whether a study can fill it; then it is shown by default.
+        across_models: it compares models itself; otherwise it is built once per model.
     """
 
     build: Build
@@ -253,13 +267,15 @@ class TableRecipe:
     across_models: bool = False
 
     def __call__(self, study: Study) -> list[Table]:
-        """Return the table and those that belong to it."""
+        """Return the table and its companion tables."""
         with study.needing(self.needs):
             found = self.build(study)
         tables = found if isinstance(found, list | tuple) else [found]
         if not all(isinstance(item, Table) for item in tables):
             kind = type(found).__name__
-            raise PluginError(f"table function '{_name(self.build)}' returned {kind}, not a Table or several")
+            raise PluginError(
+                f"table function '{_name(self.build)}' returned {kind}, not a Table or a list of Tables"
+            )
         return list(tables)
 
 
@@ -271,7 +287,7 @@ def table(
     suits: Suits = always,
     across_models: bool = False,
 ) -> Callable[[Build], TableRecipe]:
-    """Make a recipe of a function; see ``TableRecipe`` for the arguments."""
+    """Turn a function into a recipe; see ``TableRecipe`` for the arguments."""
     return lambda build: TableRecipe(build, summary, needs, traces, suits, across_models)
 
 
@@ -285,7 +301,10 @@ TABLES: Registry[TableRecipe | Build] = Registry(
         "order-pairs": "orderlens.analysis.tables_pairs:order_pairs",
         "policies": "orderlens.analysis.tables_policies:policies",
         "couplings": "orderlens.analysis.tables_couplings:couplings",
+        "locality": "orderlens.analysis.locality:locality",
+        "census": "orderlens.analysis.tables_census:census",
         "frontier": "orderlens.analysis.frontier:frontier",
+        "speed": "orderlens.analysis.speed:speed",
         "temperature": "orderlens.analysis.tables_generation:temperature",
         "downstream": "orderlens.analysis.tables_downstream:downstream",
         "within-cell": "orderlens.analysis.tables_downstream:within",
@@ -294,10 +313,13 @@ TABLES: Registry[TableRecipe | Build] = Registry(
         "content": "orderlens.analysis.tables_downstream:content",
         "controls": "orderlens.analysis.tables_controls:control_tables",
         "theory": "orderlens.analysis.tables_theory:theory",
+        "tolerance": "orderlens.analysis.tolerance:tolerance",
+        "losses": "orderlens.analysis.losses:losses",
+        "hits": "orderlens.analysis.hits:hits",
         "null": "orderlens.analysis.tables_controls:null",
     },
     entry_point_group="orderlens.tables",
-    check=lambda found: None if callable(found) else "is no function of a study",
+    check=lambda found: None if callable(found) else "is not a function of a study",
 )
 
 
@@ -307,13 +329,13 @@ def table_names() -> list[str]:
 
 
 def table_recipe(name: str) -> TableRecipe:
-    """Return how the table ``name`` is made; a plain function gets every statistic and is never implied."""
+    """Return the recipe of table ``name``; a plain function gets all statistics, only on request."""
     found = TABLES.get(name)
     return found if isinstance(found, TableRecipe) else TableRecipe(found, _first_line(found))
 
 
 def table_recipes() -> dict[str, TableRecipe]:
-    """Return all tables by name; a broken plug-in is left out (asking for it by name says what is wrong)."""
+    """Return all tables by name without broken plug-ins; requesting one by name reports its error."""
     whole = [name for name, found in TABLES.entries() if not isinstance(found, PluginError)]
     return {name: table_recipe(name) for name in whole}
 

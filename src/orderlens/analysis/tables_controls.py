@@ -1,8 +1,8 @@
-"""Does Var say anything of its own? Controls, rivals, and the mean-only null.
+"""Control analyses: does Var add information to mean log q and length? Rivals and the mean-only null.
 
-``simulate_study`` makes up a whole study in which correctness depends on the mean of log q (and on Var beyond
-it where that is wanted). ``mean_only_null`` keeps the traces of a real study and redraws only the verdicts,
-from the probability of being correct given the mean alone.
+``simulate_study`` simulates a study in which correctness depends on the mean of log q, and optionally on Var
+given the mean. ``mean_only_null`` keeps the traces of a real study and redraws only the verdicts, from the
+probability of a correct answer given the mean alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def simulate_study(
     task: str = "simulated",
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Return a made-up table of graded samples.
+    """Return a simulated table of graded samples.
 
     Each trace draws −log q_t from a gamma distribution whose mean depends on the prompt, the order and
     chance, so Var rises as the mean falls, as in real traces; its shape varies too, so traces of equal mean
@@ -51,7 +51,7 @@ def simulate_study(
 
     Args:
         n_items: prompts; each is answered under four orders.
-        var_effect: what Var adds beyond the mean; 0 makes the mean-only null.
+        var_effect: effect of Var given the mean; 0 gives the mean-only null.
         mean_effect: strength of the mean.
         n_tokens: tokens per trace.
         task: name of the task.
@@ -75,7 +75,7 @@ def simulate_study(
 
 
 def mean_only_null(data: Any, reps: int = 500, seed: int = 0, level: float = 0.95) -> Any:
-    """Return every Var statistic of a study beside its distribution under the mean-only null.
+    """Return every Var statistic of a study and its distribution under the mean-only null.
 
     For each (task, order) the probability of a correct answer given the mean is fitted by a natural spline;
     verdicts are redrawn from it ``reps`` times while mean, Var and length stay as they are.
@@ -119,8 +119,8 @@ def _task_null(task: str, rows: pd.DataFrame, reps: int, seed: int, level: float
 def probability_given_mean(mean: FloatArray, correct: FloatArray) -> FloatArray:
     """Return the fitted chance of a correct answer of each sample, a smooth function of its mean log q.
 
-    It may bend and turn: in a world where middling means are best, a monotone fit would leave to Var what
-    belongs to the mean.
+    It need not be monotone: if medium means are best, a monotone fit would attribute an effect of the mean
+    to Var.
     """
     basis = orthonormal_basis(natural_spline_basis(mean), len(mean))
     fitted = basis @ (basis.T @ np.asarray(correct, np.float64))
@@ -181,10 +181,12 @@ def _standard(values: FloatArray) -> FloatArray:
 
 
 def null_summary(table: pd.DataFrame, alpha: float = 0.05) -> Sequence[str]:
-    """Return sentences that say which Var statistics the mean alone does not explain."""
+    """Return notes on which Var statistics the mean alone does not explain."""
     cell = table[table["statistic"] == "rho"]
     if not cell["null_mean"].notna().any():
-        return ["No cell has right and wrong answers with different Var: there is nothing to compare."]
+        return [
+            "No cell has correct and incorrect answers with different Var, so there is nothing to compare."
+        ]
     partial = table[table["statistic"] == "partial_rho"]
     beyond = int((partial["p"] < alpha).sum())
     null = f"{cell['null_mean'].min():.3f} to {cell['null_mean'].max():.3f}"
@@ -192,13 +194,13 @@ def null_summary(table: pd.DataFrame, alpha: float = 0.05) -> Sequence[str]:
     cells_beyond = f"{beyond} of {int(partial['p'].notna().sum())} cells (p < {alpha:g}, not adjusted)"
     return [
         f"If only the mean mattered, rho(Var, correct) would be {null} in these cells; observed: {seen}.",
-        f"Partial rho given mean and length leaves the null's range in {cells_beyond}.",
+        f"Partial rho given mean and length lies outside the null range in {cells_beyond}.",
     ]
 
 
 @table("does Var add to mean and length?", needs=("jensen",), suits=has_verdicts)
 def control_tables(study: Study) -> list[Table]:
-    """Return what Var says beyond mean and length, and every rival predictor's AUROC."""
+    """Return tests of Var given mean and length, and the AUROC of every rival predictor."""
     tests = (
         Column("partial_rho", "ρ(Var | mean, n)"),
         Column("partial_p", "p", 4),
@@ -223,7 +225,7 @@ def control_tables(study: Study) -> list[Table]:
     notes = (
         "Logistic: correct ~ mean + mean² + length, then + Var, as normal scores; likelihood-ratio test.",
         f"Row {POOLED}: orders pooled with fixed effects, Wald test with errors clustered by item.",
-        f"Var adds to mean and length in {kept} of {int(per_cell['lr_p'].notna().sum())} cells (Holm, .05).",
+        f"Var adds to mean and length in {kept} of {int(per_cell['lr_p'].notna().sum())} cells (Holm, 0.05).",
     )
     first = Table("controls", title, ("task", "order"), tests, rows, notes)
     return [first, _auroc_table(per_cell), _rival_table(per_cell)]
@@ -237,8 +239,10 @@ def _auroc_table(frame: pd.DataFrame) -> Table:
     )
     signs = ", ".join(f"{'lower' if DIRECTIONS[name] < 0 else 'higher'} {name}" for name in names)
     notes = (
-        f"AUROC above .5 means: correct answers have {signs}. jensen: exact Jensen loss at σ = 0.5.",
+        f"AUROC above 0.5 means: correct answers have {signs}. jensen: exact Jensen loss at σ = 0.5.",
         "Intervals: DeLong, or bootstrap over items when items repeat.",
+        "mean_entropy ranks as self-certainty with KL(p‖uniform); that with KL(uniform‖p) needs whole rows.",
+        "lowest_group: least mean log q of 16 neighbours; lowest_decile: mean of the lowest tenth of log q.",
     )
     title = "AUROC of correctness for Var and its rivals"
     rows = rows_of(frame, ("task", "order"), columns, ("n",))
@@ -277,14 +281,14 @@ _NULL = (
 
 @table("the same statistics when only the mean matters", suits=has_verdicts)
 def null(study: Study) -> list[Table]:
-    """Return every Var statistic beside its distribution when only the mean of log q matters."""
-    made_up = not len(study.graded)
-    data = simulate_study(seed=study.options.resampling.seed) if made_up else study.graded
-    return [null_table(data, study.options, made_up)]
+    """Return every Var statistic and its distribution when only the mean of log q matters."""
+    simulated = not len(study.graded)
+    data = simulate_study(seed=study.options.resampling.seed) if simulated else study.graded
+    return [null_table(data, study.options, simulated)]
 
 
-def null_table(data: pd.DataFrame, options: Options, made_up: bool) -> Table:
-    """Return the null table of a study; ``made_up`` says that no real verdicts stand behind it."""
+def null_table(data: pd.DataFrame, options: Options, simulated: bool) -> Table:
+    """Return the null table of a study; ``simulated`` means that the verdicts are not real."""
     how = options.resampling
     frame = mean_only_null(data, options.null_reps, how.seed, how.level)
     rows: list[dict[str, Cell]] = []
@@ -303,11 +307,11 @@ def null_table(data: pd.DataFrame, options: Options, made_up: bool) -> Table:
         rows.append(key | {"observed": observed, "null": middle, "p": p, "n": int(row["n"])})
     source = (
         "a simulated study in which only the mean matters"
-        if made_up
+        if simulated
         else "this run's traces, verdicts redrawn"
     )
     notes = (f"Source: {source}; {options.null_reps} repetitions.", *null_summary(frame))
-    title = "What the tables would show if Var carried nothing (correctness drawn from the mean alone)"
+    title = "What the tables would show if Var carried no information (correctness drawn from the mean alone)"
     return Table("null", title, ("task", "order", "statistic"), _NULL, tuple(rows), notes)
 
 

@@ -1,4 +1,4 @@
-"""What committing together costs: couplings of sets, the split of the loss, Var over passes.
+"""Cost of committing several tokens per pass: couplings of sets, the split of the loss, Var over passes.
 
 A set's coupling is the mean over the paths it was measured along, its incoherence their max − min. A trace's
 coupling is the sum over its sets along its own path: where only some were drawn, their sum scaled up. The
@@ -39,8 +39,8 @@ _SETS = (
 _LOSS = (
     Column("n", "n"),
     Column("loss", "loss to reference", 4),
-    Column("of_coupling", "of it coupling", 4),
-    Column("of_order", "of it order", 4),
+    Column("of_coupling", "due to coupling", 4),
+    Column("of_order", "due to order", 4),
 )
 _VAR = (
     Column("n", "n"),
@@ -49,7 +49,7 @@ _VAR = (
     Column("inside", "inside passes"),
     Column("coupling_between", "coupling, between"),
     Column("coupling_inside", "coupling, inside"),
-    Column("var_one_by_one", "Var, one by one"),
+    Column("var_one_token_per_pass", "Var, one token per pass"),
 )
 SIZES = (2, 3, 5, 9, 17, 1 << 30)
 GAPS = (1, 2, 3, 5, 9, 1 << 30)
@@ -100,7 +100,7 @@ def traced(sets: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     only some sets were measured has no parts.
     """
     out = frame.copy()
-    one_by_one = (out["n_passes_requested"] == out["n"]).to_numpy()
+    single = (out["n_passes_requested"] == out["n"]).to_numpy()
     if len(sets):
         names = ["own", "squares", "pass_squares"]
         grouped = sets.groupby(TRACE, dropna=False, sort=False)
@@ -114,10 +114,10 @@ def traced(sets: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
             columns=["own", "squares", "pass_squares", "measured", "n_sets"],
         )
     scale = joined["n_sets"] / joined["measured"]
-    out["coupling"] = np.where(one_by_one, 0.0, joined["own"] * scale)
-    whole = one_by_one | (joined["measured"] == joined["n_sets"]).to_numpy()
+    out["coupling"] = np.where(single, 0.0, joined["own"] * scale)
+    whole = single | (joined["measured"] == joined["n_sets"]).to_numpy()
     own, squares, pass_squares = (
-        np.where(one_by_one, 0.0, joined[name]) for name in ("own", "squares", "pass_squares")
+        np.where(single, 0.0, joined[name]) for name in ("own", "squares", "pass_squares")
     )
     n, mean = out["n"].to_numpy(np.float64), out["mean"].to_numpy(np.float64)
     shift = mean**2 - (mean + own / n) ** 2  # ȳ² − z̄²
@@ -126,17 +126,19 @@ def traced(sets: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     out["inside"] = np.where(whole, out["var_inside"], np.nan)
     out["coupling_between"] = np.where(whole, between, np.nan)
     out["coupling_inside"] = np.where(whole, squares / n + shift - between, np.nan)
-    out["var_one_by_one"] = out[list(VAR_PARTS)].sum(axis=1, min_count=len(VAR_PARTS))
+    out["var_one_token_per_pass"] = out[list(VAR_PARTS)].sum(axis=1, min_count=len(VAR_PARTS))
     return out
 
 
 def has_couplings(study: Study) -> bool:
-    """Whether sets were revealed again one by one."""
+    """Whether sets were re-scored one token at a time."""
     return "couplings" in study.run.tables
 
 
 @table(
-    "what committing together costs: couplings, loss, Var over passes", traces="score", suits=has_couplings
+    "cost of committing several tokens per pass: couplings, loss, Var over passes",
+    traces="score",
+    suits=has_couplings,
 )
 def couplings(study: Study) -> list[Table]:
     """Return couplings by policy and by kind of set, the split of the loss, and the parts of Var."""
@@ -161,12 +163,17 @@ def _set_table(study: Study, sets: pd.DataFrame) -> Table:
     ]
     notes = [
         "C = log p(set | revealed) − Σ log p(token | revealed), mean over the measured paths.",
-        "between paths: mean over sets of max − min of C over the paths; 0 for a model with one joint.",
-        "entropy bound: Σ H − max H, which bounds the mean of C over texts that the model writes itself.",
+        (
+            "between paths: mean over sets of max − min of C over the paths; 0 for a model with one joint "
+            "distribution."
+        ),
+        "entropy bound: Σ H − max H, an upper bound of the mean of C over texts that the model generates.",
     ]
     if len(sets) and sets["exact"].notna().any():
         worst = float((sets[["least", "most"]].sub(sets["exact"], axis=0)).abs().to_numpy().max())
-        notes.append(f"exact: from the model's joint; measured ones differ by at most {worst:.1e}.")
+        notes.append(
+            f"exact: from the model's joint distribution; measured values differ by at most {worst:.1e}."
+        )
     title = "Coupling of tokens committed in one pass (nats)"
     return Table("couplings", title, ("order",), _SETS, tuple(rows), tuple(notes))
 
@@ -181,7 +188,7 @@ def _set_cells(study: Study, sets: pd.DataFrame, **key: Cell) -> dict[str, Cell]
     above = np.where(sets["coupling"] > sets["bound"] + 1e-9, 1.0, 0.0)
     columns = sets[["size", "coupling", "exact", "incoherence", "bound"]].to_numpy(np.float64)
     size, value, exact, spread, bound, over = means(
-        np.column_stack([columns, above]), clusters, "the model has no joint that is known"
+        np.column_stack([columns, above]), clusters, "the model has no known joint distribution"
     )
     return key | {
         "n_sets": len(sets),
@@ -244,26 +251,26 @@ def _loss_table(study: Study) -> Table:
     reference = reference_of(study, study.scored)
     rows = loss_split(study, reference)
     notes = (
-        f"loss: mean log q of {reference} minus that of the policy on the same texts, the sum of both parts.",
-        "coupling: Σ C along the own path over the tokens; scaled up where only some sets were measured.",
-        "order: the rest, what the same path would lose with one token per pass.",
-        "For target-aware orders neither is a likelihood.",
+        f"loss: mean log q of {reference} minus that of the policy on the same texts; the sum of both parts.",
+        "coupling: Σ C per token along the policy's own path; scaled up where only some sets were measured.",
+        "order: the rest, which is the loss of the same path with one token per pass.",
+        "For target-aware orders, neither value is a likelihood.",
     )
-    title = "Where the loss of committing together comes from (nats per token)"
+    title = "Sources of the loss from committing several tokens per pass (nats per token)"
     return Table("couplings-loss", title, ("order",), _LOSS, tuple(rows), notes)
 
 
 def loss_split(study: Study, reference: str) -> list[dict[str, Cell]]:
     """Return by policy the loss to ``reference`` and its parts, on texts that both have (seeds averaged)."""
     frame = study.shared(coupled_traces)
-    named = frame.assign(each=frame["coupling"] / frame["n"])
-    wide = {name: side_by_side(named, name) for name in ("mean", "each")}
+    named = frame.assign(per_token=frame["coupling"] / frame["n"])
+    wide = {name: side_by_side(named, name) for name in ("mean", "per_token")}
     out: list[dict[str, Cell]] = []
     for order in study.orders(frame):
         loss = wide["mean"][reference] - wide["mean"][order]
-        each = wide["each"].get(order, pd.Series(np.nan, index=loss.index)).reindex(loss.index)
+        coupling = wide["per_token"].get(order, pd.Series(np.nan, index=loss.index)).reindex(loss.index)
         total = Paired.of(pd.DataFrame({"loss": loss.dropna()}), study.options.resampling)
-        split = pd.DataFrame({"of_coupling": each, "of_order": loss - each}).dropna()
+        split = pd.DataFrame({"of_coupling": coupling, "of_order": loss - coupling}).dropna()
         parts = Paired.of(split, study.options.resampling)
         why = NOT_MEASURED
         cells = [parts.mean(name) if len(split) else Estimate.undefined(why) for name in split.columns]
@@ -278,8 +285,8 @@ def variance_parts(study: Study) -> list[dict[str, Cell]]:
     rows: list[dict[str, Cell]] = []
     for order in study.orders(frame):
         part = frame[frame["order"] == order]
-        whole = part[part["var_one_by_one"].notna()]
-        names = ["var", *VAR_PARTS, "var_one_by_one"]
+        whole = part[part["var_one_token_per_pass"].notna()]
+        names = ["var", *VAR_PARTS, "var_one_token_per_pass"]
         row: dict[str, Cell] = {"order": order, "n": len(whole)}
         none = [Estimate.undefined(_partly(part))] * len(names)
         cells = study.estimates(whole, names) if len(whole) else none
@@ -289,11 +296,11 @@ def variance_parts(study: Study) -> list[dict[str, Cell]]:
 
 def _var_table(study: Study) -> Table:
     notes = (
-        "Var(log q) = between + inside passes; with both parts of the coupling they sum to the Var of the",
-        "same path with one token per pass: compare that one between policies of different set sizes.",
-        "Only traces of which every set was measured count: with a small --couplings those with few sets.",
+        "Var(log q) = between + inside passes. The two coupling parts add up to Var with one token per pass.",
+        "Compare Var with one token per pass between policies of different set sizes.",
+        "Only traces with every set measured are used; with a small --couplings these have few sets.",
     )
-    title = "Var(log q) over passes (nats²): between, inside, and what the coupling adds"
+    title = "Var(log q) over passes (nats²): between, inside, and the part due to coupling"
     return Table("pass-variance", title, ("order",), _VAR, tuple(variance_parts(study)), notes)
 
 

@@ -21,14 +21,15 @@ from orderlens.analysis.frames import graded_rows
 from orderlens.analysis.selecting import SELECTORS, compare_selectors
 from orderlens.analysis.study import NOT_GRADED, Study
 from orderlens.analysis.table import Cell, Column, Table, has_generated, has_verdicts, never, rows_of, table
-from orderlens.metrics.estimate import Clusters, Estimate, mean
+from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums, mean
+from orderlens.metrics.segments import divide
 from orderlens.metrics.significance import wilson
 from orderlens.rules.cards import is_random, is_structured
 from orderlens.store import NAMED_GRADER
 
 
 def ungraded_table(study: Study, name: str, title: str, columns: Sequence[Column]) -> Table:
-    """Return the table of a run without verdicts: its orders, and why nothing is there."""
+    """Return the table of a run without verdicts: its orders, with the reason in every cell."""
     source = study.generated if len(study.generated) else study.samples
     rows: list[dict[str, Cell]] = []
     for (task, order), part in cells_by(
@@ -40,6 +41,8 @@ def ungraded_table(study: Study, name: str, title: str, columns: Sequence[Column
 
 
 _ACCURACY = (Column("accuracy", "accuracy %", 2), Column("var", "content Var"), Column("n", "n"))
+
+_PER_INSTRUCTION = Column("instruction_strict", "per instruction %", 2)
 
 
 @table("accuracy and Var per task and order (Table 2)", suits=has_verdicts)
@@ -54,8 +57,9 @@ def downstream(study: Study) -> list[Table]:
     how = f"Temperature {study.temperature:g}; grader: {', '.join(study.graders) or 'unnamed'}."
     again = study.graded.duplicated(["task", "order", "item_id"]).any()
     interval = "Accuracy with Wilson intervals" + (", items resampled where they repeat." if again else ".")
-    notes = (how, interval, *_tier_notes(rows))
-    table = Table("downstream", title, ("task", "order"), _ACCURACY, tuple(rows), notes)
+    notes = (how, interval, study.options.content_note, *_tier_notes(rows))
+    columns = (*_ACCURACY, _PER_INSTRUCTION) if "n_instructions" in study.graded else _ACCURACY
+    table = Table("downstream", title, ("task", "order"), columns, tuple(rows), notes)
     return [table, _paired_table(study), *selector_tables(study)]
 
 
@@ -67,7 +71,18 @@ def _accuracy_cells(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
         found = wilson(int(graded["correct"].sum()), len(graded), study.options.resampling.level)
     accuracy = Estimate(100 * found.value, 100 * found.low, 100 * found.high, found.n, lost, found.why)
     joined = part.assign(prompt=part["item_id"], n_nonfinite=0.0, n_content=part["n"])
-    return {"accuracy": accuracy, "var": study.estimates(joined, ["var"])[0], "n": len(part)}
+    more = {_PER_INSTRUCTION.name: _per_instruction(study, graded)} if "n_instructions" in graded else {}
+    return {"accuracy": accuracy, "var": study.estimates(joined, ["var"])[0], "n": len(part), **more}
+
+
+def _per_instruction(study: Study, graded: pd.DataFrame) -> Estimate:
+    """Return the share of single instructions that were followed, in percent; items are resampled."""
+    if not graded["n_instructions"].sum():
+        return Estimate.undefined("the task has no instructions", len(graded))
+    clusters = Clusters(graded["item_id"], study.options.resampling)
+    counts = 100.0 * graded["n_followed"], graded["n_instructions"]
+    sums = clusters.sums(np.stack(counts, axis=1).astype(np.float64))
+    return function_of_sums(clusters, sums, lambda total: divide(total[:, :1], total[:, 1:]))[0]
 
 
 def _tier_notes(rows: Sequence[dict[str, Cell]]) -> list[str]:
@@ -112,7 +127,7 @@ _WITHIN = (
     Column("var_correct", "Var correct"),
     Column("var_incorrect", "Var incorrect"),
     Column("gap", "gap"),
-    Column("mw_p", "MW p", 5),
+    Column("mw_p", "Mann–Whitney p", 5),
     Column("rho", "ρ(Var)"),
     Column("mw_p_holm", "Holm p", 5),
     Column("mw_p_bh", "BH p", 5),
@@ -137,8 +152,8 @@ def within(study: Study) -> list[Table]:
     tested = int(frame["mw_p"].notna().sum())
     notes = [
         "gap = Var(incorrect) − Var(correct). Mann–Whitney is one-sided and unpaired. ρ is Spearman's.",
-        f"p < .05 in {kept[0]} of {tested} cells; Holm keeps {kept[1]}, BH {kept[2]}.",
-        "A ρ(Var) that vanishes given mean and length says that Var repeats the mean; see 'controls'.",
+        f"p < 0.05 in {kept[0]} of {tested} cells; {kept[1]} remain after Holm, {kept[2]} after BH.",
+        "If ρ(Var) vanishes given mean and length, Var only repeats the mean; see the table controls.",
     ]
     return [Table("within-cell", title, ("task", "order"), _WITHIN, rows, tuple(notes))]
 
@@ -196,10 +211,11 @@ def selector_tables(study: Study) -> list[Table]:
         for one in found
     ]
     notes = (
-        "min_v and max_v pick the lowest and highest content Var; max_mean, max_min and shortest are rivals.",
-        "random: a uniformly chosen order. oracle: some order is right. best_fixed: the best single order.",
+        "min_v, max_v: lowest, highest content Var. max_mean, max_min: highest mean, highest min of log q.",
+        "shortest: fewest tokens. random: a random order. best_fixed: the best single order.",
+        "oracle: correct if any order is correct.",
         "Ties are averaged; samples with fewer than 2 tokens cannot be picked.",
-        "If delta_pp shrinks over the structured orders, it mostly measured structured against random.",
+        "If delta_pp shrinks over structured orders, it mostly measured structured against random orders.",
     )
     return [Table("selectors", title, ("task", "scope"), columns, tuple(rows), notes)]
 
@@ -227,7 +243,7 @@ def content(study: Study) -> list[Table]:
             part = of_task[of_task["order"] == order]
             found: dict[str, Cell] = dict(zip(names, study.estimates(part, names), strict=True))
             rows.append({"task": str(task), "order": order, **found, "n": len(part)})
-    notes = ("EOS and special tokens excluded; per sample first, then averaged over samples.",)
+    notes = (study.options.content_note, "Statistics are computed per sample, then averaged.")
     title = "Content-token statistics per task and order"
     return [Table("content", title, ("task", "order"), _CONTENT, tuple(rows), notes)]
 
@@ -242,7 +258,7 @@ def guessing_level(documents: Sequence[Mapping[str, Any]]) -> float:
 def guessing_levels(study: Study) -> dict[str, float]:
     """Return the accuracy (%) of guessing per task whose documents list options and whose grader reads one.
 
-    What guessing gives under the rule that reads named options is not known: some are easy to rule out.
+    Under the grader that reads named options the level is unknown, because some options are easy to rule out.
     """
     named = set(study.verdicts.loc[study.verdicts["grader"] == NAMED_GRADER, "task"].astype(str))
     if "documents" not in study.run.tables:

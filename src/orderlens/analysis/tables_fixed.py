@@ -1,4 +1,4 @@
-"""Tables of scored targets: the orders on one plane, and how far they are from one joint distribution."""
+"""Tables of scored targets: mean log q and Var per order, and deviation from one joint distribution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orderlens.analysis import paper
 from orderlens.analysis.coherence import Circulation, Statistic, measure_coherence
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table, has_scored, table
-from orderlens.metrics.coherence import ROUNDING, settled
+from orderlens.metrics.coherence import ROUNDING, tied_ranks
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.rules.cards import kind_of
@@ -20,7 +20,7 @@ _FIXED = (
     Column("var", "Var(log q)"),
     Column("gini_block0", "Gini (block 0)"),
     Column("gini_mean", "Gini (blocks)"),
-    Column("argmax_accuracy", "argmax acc."),
+    Column("argmax_accuracy", "argmax accuracy"),
     Column("bottleneck_rate", "q < 1/2"),
     Column("min", "min log q"),
     Column("var_about", "Var about others"),
@@ -59,14 +59,21 @@ def _plane_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
         (o, m.value, v.value) for o, m, v in points if isinstance(m, Estimate) and isinstance(v, Estimate)
     ]
     known = [point for point in known if math.isfinite(point[1]) and math.isfinite(point[2])]
-    about = "Var about others: mean square of log q about the mean per token of the other sequences."
+    about = (
+        "Var about others: mean squared deviation of log q from the mean over tokens of the other sequences."
+    )
     notes = [
         about,
-        "For target-aware orders the mean of log q is no likelihood: their sums can exceed 1 in total.",
+        (
+            "For target-aware orders the mean of log q is not a likelihood: the implied probabilities can "
+            "sum to more than 1."
+        ),
     ]
     if len(known) > 2:
-        rho = rank_correlation(settled([p[1] for p in known]), [p[2] for p in known])
-        shown = f"= {rho:.2f}" if math.isfinite(rho) else "is undefined, their means (or Var) being equal"
+        rho = rank_correlation(tied_ranks([p[1] for p in known]), [p[2] for p in known])
+        shown = (
+            f"= {rho:.2f}" if math.isfinite(rho) else "is undefined because their means (or Var) are equal"
+        )
         found = f"Spearman(Var, mean log q) {shown} (paper: {_theirs()} over six)"
         notes.append(f"Across the {len(known)} orders {found}.")
         pairs = [
@@ -80,25 +87,26 @@ def _plane_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
 
 @table("dependence of log P on the order, with the noise floor", traces="score", suits=has_scored)
 def coherence(study: Study) -> list[Table]:
-    """Return every coherence measure beside the numerical noise floor."""
+    """Return every coherence measure with the numerical noise floor."""
     found = study.shared(measure_coherence)
     columns = (
         Column("value", "nats/token", 4),
         Column("p", "p", 4),
         Column("n_orders", "orders"),
         Column("noise_floor", "noise floor", 6),
-        Column("times_noise", "× noise", 1),
+        Column("times_noise", "× noise floor", 1),
     )
     notes = [
-        "range_of_means: max − min over orders of the data-set mean, corrected for noise (observed_range).",
-        "p: the orders agree (permuted within texts). mean_of_ranges: per sequence first.",
-        "dispersion: sd over random orders per sequence. ensemble_gap: log of mean P minus mean log P.",
-        "Only sequences scored under every order of the scope count for the two ranges.",
+        "range_of_means: max − min over orders of the data-set mean, corrected for noise.",
+        "observed_range: the same without the correction. mean_of_ranges: max − min per sequence, averaged.",
+        "p: test of the hypothesis that orders agree (permuted within texts).",
+        "dispersion: SD over random orders per sequence. ensemble_gap: log of mean P minus mean log P.",
+        "Ranges use only sequences that were scored under every order of the scope.",
     ]
     if found.left_out:
         sets = ", ".join(found.left_out)
         notes.append(f"Left out, since they reveal several tokens per pass: {sets}.")
-    gaps = [_coherence_row(item) | _beside(item.value, found.noise_floor) for item in found.gaps]
+    gaps = [_coherence_row(item) | _noise_cells(item.value, found.noise_floor) for item in found.gaps]
     noise = [_coherence_row(item) | {"noise_floor": None, "times_noise": None} for item in found.noise]
     title = "Order coherence of fixed sequences (0 for a model with one joint distribution)"
     table = Table("coherence", title, ("statistic", "scope"), columns, (*gaps, *noise), tuple(notes))
@@ -115,13 +123,13 @@ def _coherence_row(item: Statistic) -> dict[str, Cell]:
     }
 
 
-def _beside(value: Estimate, floor: float) -> dict[str, Cell]:
+def _noise_cells(value: Estimate, floor: float) -> dict[str, Cell]:
     if not math.isfinite(floor):
         missing = Estimate.undefined("noise floor not measured: score with --noise-floor")
         return {"noise_floor": missing, "times_noise": missing}
     times = Estimate(value.value / floor) if value.is_defined and floor else Estimate.undefined("no value")
     if floor <= ROUNDING:
-        times = Estimate.undefined(f"the noise floor is rounding, at most {ROUNDING:g}")
+        times = Estimate.undefined(f"the noise floor is only rounding error (at most {ROUNDING:g})")
     return {"noise_floor": Estimate(floor), "times_noise": times}
 
 

@@ -32,7 +32,13 @@ _METRICS = (
     ("mean_margin", "mean_margin", "mean margin"),
     ("tied_rate", "tied_rate", "steps with ties"),
 )
-_EXTERNAL = ("external_ppl", "external_ppl_of_mean", "external_tokens", "retokenization_ratio")
+_EXTERNAL = (
+    "external_ppl_whole",
+    "external_ppl",
+    "external_ppl_of_mean",
+    "external_tokens",
+    "retokenization_ratio",
+)
 
 
 @table("trace and text metrics per order (Table 1)", needs=("text",), traces="generate", suits=has_generated)
@@ -51,8 +57,9 @@ def generation(study: Study) -> list[Table]:
     at = f"Temperature {study.temperature:g}; " if len(frame) else ""
     notes = (
         f"{at}texts per order: {', '.join(f'{k} {v}' for k, v in n.items())}.",
-        "Statistics are per text first, then averaged. Content excludes EOS and special tokens.",
-        "Distinct-n falls with length; the equal-lengths row cuts all texts of a prompt to the shortest.",
+        f"Statistics are computed per text, then averaged. {study.options.content_note}",
+        "The paper's external PPL is of prompt and text as one text; 'of the text' scores its tokens alone.",
+        "Distinct-n falls with length; the row 'equal lengths' cuts all texts of a prompt to the shortest.",
     )
     title = "Generated text: trace and quality metrics per order"
     return [Table("generation", title, ("metric",), columns, tuple(rows), notes)]
@@ -61,8 +68,9 @@ def generation(study: Study) -> list[Table]:
 def _external_headings(study: Study) -> Sequence[tuple[str, str]]:
     name = study.evaluator.name if study.evaluator else "no evaluator"
     meanings = (
-        f"external PPL, median ({name})",
-        "external PPL, exp(mean NLL)",
+        f"external PPL of prompt and text, median ({name})",
+        f"external PPL of the text, median ({name})",
+        "external PPL of the text, exp(mean NLL)",
         "evaluator tokens scored",
         "evaluator tokens / generator tokens",
     )
@@ -78,13 +86,14 @@ def _metric_cells(study: Study, part: pd.DataFrame) -> dict[str, Estimate]:
 
 
 def external_cells(study: Study, part: pd.DataFrame) -> dict[str, Estimate]:
-    """Return median external perplexity, exp of the mean NLL, tokens scored and the re-tokenisation ratio."""
+    """Return the external perplexities (medians, exp of the mean NLL), tokens scored and their ratio."""
     if study.external is None:
         return dict.fromkeys(_EXTERNAL, Estimate.undefined(study.no_evaluator))
     scores = study.external.reindex(part.index)
     nll = scores["nll"].to_numpy(np.float64)
     clusters = study.clusters(part)
-    why = "no text that was scored"
+    why = "no text was scored"
+    whole = median(np.exp(scores["nll_whole"].to_numpy(np.float64)), clusters, why)
     middle = median(np.exp(nll), clusters, why)
     average = mean(nll, clusters, why)
     raised = Estimate(
@@ -98,7 +107,8 @@ def external_cells(study: Study, part: pd.DataFrame) -> dict[str, Estimate]:
     known = scores[np.isfinite(nll)]
     total, own = float(known["n_scored"].sum()), float(known["n_tokens"].sum())
     ratio = Estimate(total / own, n=len(known)) if own else Estimate.undefined(why)
-    return dict(zip(_EXTERNAL, (middle, raised, Estimate(total, n=len(known)), ratio), strict=True))
+    counted = Estimate(total, n=len(known))
+    return dict(zip(_EXTERNAL, (whole, middle, raised, counted, ratio), strict=True))
 
 
 _SHAPE = (
@@ -108,11 +118,11 @@ _SHAPE = (
     Column("local_arness_block0", "local AR-ness@1"),
     Column("global_arness_block0", "global AR-ness@1"),
     Column("concordance_block0", "concordance"),
-    Column("frontier_adjacent", "frontier d=1"),
-    Column("frontier_distance", "frontier distance", 2),
+    Column("frontier_adjacent", "next to known text"),
+    Column("frontier_distance", "distance to known text", 2),
     Column("eos_cascade", "EOS cascade", 2),
-    Column("eos_cascade_start", "starts at", 1),
-    Column("eos_cascade_resume", "content resumes", 1),
+    Column("eos_cascade_start", "cascade starts at step", 1),
+    Column("eos_cascade_resume", "content resumes at step", 1),
 )
 
 
@@ -126,9 +136,10 @@ def reveal_order(study: Study) -> list[Table]:
     """Return how close each order's paths are to left-to-right, and how well the orders agree."""
     kind = "generated" if len(study.decoded) else "scored"
     notes = (
-        f"Paths of {kind} traces, EOS and special reveals dropped except in 'ρ with EOS'; steps from 0.",
-        "Do not compare the two AR-ness numbers: local is the share of steps to the next position,",
-        "global the share of reveals at the leftmost mask.",
+        f"Content paths of {kind} traces, except in 'ρ with EOS'; steps count from 0.",
+        study.options.content_note,
+        "local AR-ness@1: share of steps to the next position.",
+        "global AR-ness@1: share of reveals at the leftmost mask. The two are not comparable.",
         "Random orders of n positions have global AR-ness H_n/n and concordance 0.5.",
     )
     columns = (Column("n", "n"), *_SHAPE)
@@ -153,7 +164,7 @@ def path_shapes(study: Study) -> list[dict[str, Cell]]:
 
 
 def _explained(cell: Estimate, column: str) -> Estimate:
-    """Undefined cascade steps are no fault: they say that there was none."""
+    """Give the reason of undefined cascade steps: the trace has no cascade."""
     reasons = {
         "eos_cascade_start": "traces without an EOS cascade",
         "eos_cascade_resume": "traces without content after an EOS cascade",
@@ -173,6 +184,7 @@ def _agreement_table(study: Study, frame: pd.DataFrame) -> Table:
 
 
 _SWEEP = (
+    Column("external_ppl_whole", "median ext. PPL, with prompt", 2),
     Column("external_ppl", "median ext. PPL", 2),
     Column("var", "Var(log q)"),
     Column("content_mean", "content mean log q"),
@@ -190,7 +202,7 @@ def temperature(study: Study) -> list[Table]:
     """Return the temperature sweep per order (data of the paper's Fig. S1)."""
     rows = sweep_rows(study)
     columns = (Column("n", "n"), *_SWEEP)
-    title = "Temperature sweep: logs at temperature 1, tokens drawn at T"
+    title = "Temperature sweep: tokens sampled at T, log q at temperature 1"
     return [Table("temperature", title, ("order", "temperature"), columns, tuple(rows), _sweep_notes(rows))]
 
 
@@ -207,20 +219,19 @@ def sweep_rows(study: Study) -> list[dict[str, Cell]]:
 
 def _sweep_row(study: Study, part: pd.DataFrame, order: str, value: float) -> dict[str, Cell]:
     head: dict[str, Cell] = {"order": order, "temperature": f"{value:g}", "n": len(part)}
-    names = [column.name for column in _SWEEP[1:]]
+    names = [column.name for column in _SWEEP[2:]]
     if not len(part):
         return head | {column.name: Estimate.undefined(NOT_GENERATED) for column in _SWEEP}
     found = [with_reason(c, part, name) for c, name in zip(study.estimates(part, names), names, strict=True)]
-    return head | {
-        "external_ppl": external_cells(study, part)["external_ppl"],
-        **dict(zip(names, found, strict=True)),
-    }
+    external = external_cells(study, part)
+    perplexity = {name: external[name] for name in ("external_ppl_whole", "external_ppl")}
+    return head | perplexity | dict(zip(names, found, strict=True))
 
 
 def _sweep_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
     notes = []
     for value in dict.fromkeys(str(row["temperature"]) for row in rows):
-        cells = [row["external_ppl"] for row in rows if row["temperature"] == value]
+        cells = [row["external_ppl_whole"] for row in rows if row["temperature"] == value]
         known = [cell.value for cell in cells if isinstance(cell, Estimate) and cell.is_defined]
         if len(known) > 1:
             notes.append(
@@ -268,7 +279,8 @@ def _block0_paths(study: Study, chosen: pd.DataFrame) -> dict[str, Paths]:
     """Return the content positions of block 0 in reveal order, by order and sample."""
     out: dict[str, Paths] = {}
     names = dict(zip(chosen.index, zip(chosen["order"], chosen["key"], strict=True), strict=True))
-    for row, traces, rows in picked_traces(study.run, study.every, chosen.index, ["block", "position"]):
+    content, columns = study.options.content, ["block", "position"]
+    for row, traces, rows in picked_traces(study.run, study.all_traces, chosen.index, columns, content):
         keep = traces.content[rows] & (traces.columns["block"][rows] == 0)
         order, key = names[row]
         out.setdefault(order, {})[key] = traces.columns["position"][rows][keep]

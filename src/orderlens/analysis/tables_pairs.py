@@ -1,4 +1,4 @@
-"""Orders and models compared two by two on the same fixed texts: difference, wins, p of flipping signs."""
+"""Pairwise comparison of orders and models on the same fixed texts: difference, wins, sign-flip test."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from orderlens.metrics.significance import adjust
 from orderlens.rules.cards import kind_of
 
 FLIPS = 9999
-"""Random sign flips; where there are fewer different ones, all are taken."""
+"""Number of random sign flips; if fewer are possible, all are used."""
 _PIECE = 4_000_000
-"""Signs made at once."""
+"""Maximum number of signs in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def paired_differences(
         resampling: seed of the flips and coverage of the intervals.
     """
     how = resampling or Resampling()
-    known = [_told_apart(values[np.isfinite(values)]) for values in differences]
+    known = [_without_rounding(values[np.isfinite(values)]) for values in differences]
     p = [sign_flip_p(values, how.seed) for values in known]
     return [
         PairedDifference(
@@ -70,8 +70,8 @@ def paired_differences(
     ]
 
 
-def _told_apart(values: FloatArray) -> FloatArray:
-    """Return the differences with those of rounding as exactly 0: else they win, lose and are tested."""
+def _without_rounding(values: FloatArray) -> FloatArray:
+    """Set differences within rounding error to exactly 0, so that they count as ties."""
     return np.where(np.abs(values) > ROUNDING, values, 0.0)
 
 
@@ -111,7 +111,7 @@ _COLUMNS = (
     Column("p", "p", 4),
     Column("p_holm", "Holm p", 4),
 )
-_KEYS = ("what", "within", "first", "second", "kind")
+_KEYS = ("compared", "within", "first", "second", "kind")
 
 
 @table("orders (and models) two by two: difference of log P per token", suits=has_scored, across_models=True)
@@ -132,7 +132,7 @@ def order_pairs(study: Study) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class _TestedPair:
-    """What is compared: ``keys`` are those of the table, ``values`` first minus second per text."""
+    """Two orders or models: ``keys`` of their row in the table, ``values`` first minus second per text."""
 
     keys: tuple[str, ...]
     values: FloatArray
@@ -149,7 +149,7 @@ def _of_orders(frame: pd.DataFrame, study: Study) -> list[_TestedPair]:
 
 
 def _of_models(frame: pd.DataFrame, study: Study) -> list[_TestedPair]:
-    """Return pairs of models; a text that they cut into different numbers of tokens does not count."""
+    """Return pairs of models; texts that they split into different numbers of tokens are excluded."""
     out = []
     for order in study.orders(frame):
         rows = frame[frame["order"] == order]
@@ -188,12 +188,14 @@ def _nothing(n_traces: int) -> dict[str, Cell]:
 
 def _notes(rows: list[dict[str, Cell]]) -> tuple[str, ...]:
     notes = [
-        f"Interval: Student's. p: signs of the texts' differences flipped; Holm over all {len(rows)} rows.",
+        f"Interval: Student's t. p: sign-flip test over texts; Holm over all {len(rows)} rows.",
         f"wins, losses: texts on which the first is higher, lower, by more than {ROUNDING:g} nats per token.",
         "Seeds of one order are averaged.",
     ]
     if any(row["kind"] == "target-aware" for row in rows):
-        notes.append("target-aware: one of the two orders sees the target, so its sum is no likelihood.")
-    if any(row["what"] == "models" for row in rows):
-        notes.append("Models are compared on texts that they cut into the same number of tokens.")
+        notes.append(
+            "target-aware: one of the two orders sees the target, so its sum of log q is not a likelihood."
+        )
+    if any(row["compared"] == "models" for row in rows):
+        notes.append("Models are compared only on texts that they split into the same number of tokens.")
     return tuple(notes)

@@ -15,6 +15,7 @@ from orderlens.metrics.coherence import order_range
 from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums
 from orderlens.metrics.likelihood import TextBits
 from orderlens.metrics.segments import FloatArray, divide
+from orderlens.metrics.trace_table import overflow_note
 
 _MEANS = (
     Column("mean", "mean log q"),
@@ -54,7 +55,8 @@ def policies(study: Study) -> list[Table]:
     rows = [_cells(study, frame[frame["order"] == order], wide, reference) for order in study.orders(frame)]
     what = "fixed texts" if len(study.scored) else "generated texts"
     title = f"Policies on {what}: likelihood of the sampler, passes, and the trace"
-    first = Table("policies", title, ("order",), _COLUMNS, tuple(rows), _notes(rows, reference))
+    notes = (*_notes(rows, reference), *filter(None, [overflow_note(frame["n_overflow_before"].to_numpy())]))
+    first = Table("policies", title, ("order",), _COLUMNS, tuple(rows), notes)
     return [first, _deviation(study, frame, wide)]
 
 
@@ -104,32 +106,37 @@ def pace(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
         return np.column_stack([divide(total[:, 0], total[:, 1]), divide(total[:, 1], total[:, 0])])
 
     fast, slow = function_of_sums(clusters, sums, both, len(part))
-    ahead = float(part["n_passes_lookahead"].mean())
-    return {"tokens_per_pass": fast, "passes_per_token": slow, "lookahead": Estimate(ahead, n=len(part))}
+    lookahead = float(part["n_passes_lookahead"].mean())
+    return {"tokens_per_pass": fast, "passes_per_token": slow, "lookahead": Estimate(lookahead, n=len(part))}
 
 
 def _notes(rows: list[dict[str, Cell]], reference: str) -> tuple[str, ...]:
     kinds = {str(row["likelihood"]) for row in rows}
     notes = [
-        "likelihood exact: bits are those of the sampler itself, sets included (all bits over all bytes).",
-        f"Δ mean log q: policy − {reference} on the same texts (nats per token); order-pairs has all pairs.",
-        "tokens/pass: all tokens over all passes, look-ahead and revising ones included.",
+        "exact: bits/byte of the sampler itself, sets included (total bits over total bytes).",
+        f"Δ mean log q: policy − {reference} on the same texts (nats/token); order-pairs lists all pairs.",
+        "tokens/pass: total tokens over total passes, including look-ahead and revision passes.",
     ]
     if "estimate" in kinds:
-        notes.append("estimate: −log of the mean P over seeds, on average too many bits when they are few.")
-        notes.append("over seeds: the same with an interval over seeds; the first one is over texts.")
+        notes.append("estimate: −log of the mean P over seeds; with few seeds it overestimates the bits.")
+        notes.append(
+            "over seeds: the same value with an interval over seeds; that of bits/byte is over texts."
+        )
     if "none" in kinds:
-        notes.append("none: the order sees the target, or text was revised: its sum is no likelihood.")
+        notes.append(
+            "none: the order sees the target, text was revised, or positions past the requested length were "
+            "revealed first, so the sum of log q is not a likelihood."
+        )
     sizes = {row["tokens_per_pass"].value for row in rows if isinstance(row["tokens_per_pass"], Estimate)}
     if max(sizes, default=1.0) - min(sizes, default=1.0) > 0.05:
-        notes.append("Var falls with the size of the sets whatever they cost: see the table couplings.")
+        notes.append("Var falls as sets grow, regardless of their cost: see the table couplings.")
     return tuple(notes)
 
 
 def _deviation(study: Study, frame: pd.DataFrame, wide: pd.DataFrame) -> Table:
-    kind = frame.groupby("order")["likelihood"].first()
+    without = set(frame.loc[~frame["likelihood"].isin(("exact", "estimate")), "order"])
     sets = set(frame.loc[in_sets(frame), "order"])
-    proper = [order for order in study.orders(frame) if kind.get(order) in ("exact", "estimate")]
+    proper = [order for order in study.orders(frame) if order not in without]
     scopes = {
         "one token per pass": [order for order in proper if order not in sets],
         "several tokens per pass": [order for order in proper if order in sets],
@@ -142,8 +149,8 @@ def _deviation(study: Study, frame: pd.DataFrame, wide: pd.DataFrame) -> Table:
         rows.append({"scope": scope, "range": found.estimate, "p": p, "n_policies": len(orders)})
     columns = (Column("range", "range of means", 4), Column("p", "p", 4), Column("n_policies", "policies"))
     notes = (
-        "range: max − min over policies of mean log q, corrected for noise; p: they agree.",
-        "With one token per pass a model with one joint shows 0; with sets it need not.",
+        "range: max − min over policies of mean log q, corrected for noise. p: test that they agree.",
+        "With one token per pass, a model with one joint distribution shows 0; with sets it need not.",
     )
     title = "Deviation between policies (nats per token)"
     return Table("policies-deviation", title, ("scope",), columns, tuple(rows), notes)

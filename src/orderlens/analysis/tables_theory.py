@@ -1,4 +1,4 @@
-"""What the uniform-spreading theory says of the run's traces: exact Jensen loss beside Var.
+"""The uniform-spreading theory applied to traces: exact Jensen loss compared with Var.
 
 σ and k are fitted to how often the target was the argmax.
 """
@@ -39,12 +39,14 @@ class TraceHits:
         logq: log q of the target, at most 0.
         hit: whether the target was the argmax.
         is_whole: every reveal is usable.
+        prompt: the text, for resampling.
     """
 
     order: str
     logq: FloatArray
     hit: BoolArray
     is_whole: bool
+    prompt: str = ""
 
 
 def read_hits(study: Study, part: pd.DataFrame) -> tuple[list[TraceHits], int]:
@@ -52,17 +54,19 @@ def read_hits(study: Study, part: pd.DataFrame) -> tuple[list[TraceHits], int]:
     kept = pick(part["prompt"].tolist(), MAX_SEQUENCES, study.options.resampling.seed, "noise fit")
     chosen = part[part["prompt"].isin(kept)]
     orders = dict(zip(chosen.index, chosen["order"].astype(str), strict=True))
+    prompts = dict(zip(chosen.index, chosen["prompt"].astype(str), strict=True))
     out = []
-    for row, traces, at in picked_traces(study.run, study.every, chosen.index, ["logq", "is_argmax"]):
+    for row, traces, at in picked_traces(study.run, study.all_traces, chosen.index, ["logq", "is_argmax"]):
         logq, won = (traces.columns[name][at].astype(np.float64) for name in ("logq", "is_argmax"))
         known = np.isfinite(logq) & np.isfinite(won)
         usable = np.minimum(logq[known], 0.0)
-        out.append(TraceHits(orders[row], usable, won[known] > 0, bool(known.all() and len(known))))
+        is_whole = bool(known.all() and len(known))
+        out.append(TraceHits(orders[row], usable, won[known] > 0, is_whole, prompts[row]))
     return out, len(kept)
 
 
 def fit_hits(traces: Sequence[TraceHits], level: float) -> NoiseFit:
-    """Fit the noise to the traces' reveals; the same reveals are fitted once (a table and a figure ask).
+    """Fit the noise to the traces' reveals; equal reveals are fitted once (for the table and the figure).
 
     Raises:
         TheoryError: there is nothing to fit, e.g. no miss.
@@ -84,14 +88,14 @@ class FittedNoise:
     """σ and k fitted to how often the target was the argmax, over the orders of one kind.
 
     Attributes:
-        kind: of the orders.
+        kind: kind of the orders.
         sigma: noise scale.
         k: number of equal competitors.
         sigma_one: noise scale with one competitor.
-        p_misfit: of the fit.
-        n: reveals.
-        n_sequences: texts.
-        remarks: what the fit warns of.
+        p_misfit: p-value of the goodness-of-fit test.
+        n: number of reveals.
+        n_sequences: number of texts.
+        remarks: warnings of the fit.
     """
 
     kind: str
@@ -149,29 +153,29 @@ _FIT = (
     Column("sequences", "sequences"),
 )
 _INDEPENDENT = (
-    "Intervals: profile likelihood, the reveals taken as independent; "
+    "Intervals: profile likelihood, reveals treated as independent; "
     "'orderlens theory fit RUN --bootstrap N' resamples texts."
 )
 
 
-@table("exact Jensen loss beside Var", needs=("jensen",), traces="score")
+@table("exact Jensen loss compared with Var", needs=("jensen",), traces="score")
 def theory(study: Study) -> list[Table]:
-    """Return the exact loss of uneven confidence per order and noise scale, and how well Var orders it."""
+    """Return the exact loss of uneven confidence per order and noise scale, and how well Var ranks it."""
     frame = study.scored if len(study.scored) else study.decoded
     rows: list[dict[str, Cell]] = [
         {"order": order, "sigma": f"{sigma:g}", **jensen_cells(study, frame[frame["order"] == order], sigma)}
         for order in study.orders(frame)
         for sigma in SIGMAS
     ]
-    source = "of fixed targets" if len(study.scored) else "generated: q is the chosen token's"
+    source = "fixed targets" if len(study.scored) else "generated text; q is that of the chosen token"
     notes = (
         "Jensen loss: n·g(mean) − Σ g(log q_t), nats per sequence, exact.",
         "2nd order: −(n/2)·g''(mean)·Var with the sign of g''.",
-        "outside radius: share of traces with a step farther than |mean| from the mean, out of reach.",
-        "ρ: Spearman over traces between a statistic and the exact loss per token; Var need not order it.",
-        f"Traces are {source}.",
+        "outside radius: share of traces with a step farther than |mean| from the mean: 2nd order fails.",
+        "ρ: Spearman over traces between a statistic and the exact loss per token; Var need not rank it.",
+        f"Traces: {source}.",
     )
-    title = "Uniform spreading: what uneven confidence costs under noise of scale σ"
+    title = "Uniform spreading: cost of uneven confidence under noise of scale σ"
     return [Table("theory", title, ("order", "sigma"), _COLUMNS, tuple(rows), notes), _fit_table(study)]
 
 

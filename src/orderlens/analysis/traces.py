@@ -1,7 +1,7 @@
 """Traces of a run for studies: the table of their statistics, and their reveals as flat arrays.
 
-Both are read in bounded memory. Reveals past the requested length are left out of the arrays. Does not know
-files, models or graders.
+Both are read in bounded memory. Reveals past the requested length are left out of the arrays. Does not depend
+on files, models or graders.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from orderlens.common.rng import keyed_generator
 from orderlens.metrics.segments import FloatArray, Segments
 from orderlens.metrics.text import segment_distinct_n
-from orderlens.metrics.trace_table import FLAGS, GROUPS, TraceArrays
+from orderlens.metrics.trace_table import FLAGS, GROUPS, ContentDrops, TraceArrays
 from orderlens.store.reader import Run
 from orderlens.store.samples import KEYS, merged_chunks, samples_schema, trace_arrays
 
@@ -27,20 +27,25 @@ TRACE = ["run", *KEYS]
 T = TypeVar("T", bound=Hashable)
 
 
-def sample_table(run: Run, groups: Collection[str] = tuple(GROUPS)) -> pd.DataFrame:
+def sample_table(
+    run: Run, groups: Collection[str] = tuple(GROUPS), drops: ContentDrops = "special"
+) -> pd.DataFrame:
     """Return one row per trace of ``run`` with its run, in the order of the store.
 
     Args:
         run: an opened run.
         groups: which statistics to compute besides ``path``.
+        drops: the tokens that content statistics leave out.
     """
     wanted = ("path", *(name for name in groups if name != "path"))
     empty = samples_schema(*wanted, run=True).empty_table()
-    frame: pd.DataFrame = pa.concat_tables([empty, *run.iter_samples(wanted)]).to_pandas()
+    frame: pd.DataFrame = pa.concat_tables([empty, *run.iter_samples(wanted, drops)]).to_pandas()
     return frame
 
 
-def known_traces(run: Run, samples: pd.DataFrame, columns: Sequence[str]) -> Iterator[TraceArrays]:
+def known_traces(
+    run: Run, samples: pd.DataFrame, columns: Sequence[str], drops: ContentDrops = "special"
+) -> Iterator[TraceArrays]:
     """Yield the run's traces in the order of its sample table, without reading their keys.
 
     The table holds the length of each trace, so only ``columns`` and the flags are read.
@@ -49,7 +54,7 @@ def known_traces(run: Run, samples: pd.DataFrame, columns: Sequence[str]) -> Ite
     bounds, done = np.concatenate([[0], np.cumsum(lengths)]), 0
     for chunk in merged_chunks(run.iter_traces([*columns, *FLAGS])):
         first, last = np.searchsorted(bounds, [done, done + chunk.num_rows])
-        yield trace_arrays(chunk, Segments(bounds[first : last + 1] - done))
+        yield trace_arrays(chunk, Segments(bounds[first : last + 1] - done), drops=drops)
         done += chunk.num_rows
 
 
@@ -59,8 +64,8 @@ def matched_distinct(run: Run, samples: pd.DataFrame, limits: ArrayLike, n: int 
     out, done = [np.zeros(0)], 0
     for traces in known_traces(run, samples, ["position", "token_id"]):
         tokens, kept = traces.text_tokens()
-        short = kept.ranks() < kept.spread(limit[done : done + kept.count])
-        out.append(segment_distinct_n(tokens[short], kept.kept(short), n))
+        short = kept.ranks() < kept.repeat(limit[done : done + kept.count])
+        out.append(segment_distinct_n(tokens[short], kept.filter(short), n))
         done += kept.count
     return np.concatenate(out)
 
@@ -75,7 +80,11 @@ def pick(values: Sequence[T], limit: int, seed: int, what: str) -> set[T]:
 
 
 def picked_traces(
-    run: Run, samples: pd.DataFrame, rows: Collection[int] | pd.Index, columns: Sequence[str]
+    run: Run,
+    samples: pd.DataFrame,
+    rows: Collection[int] | pd.Index,
+    columns: Sequence[str],
+    drops: ContentDrops = "special",
 ) -> Iterator[tuple[int, TraceArrays, slice]]:
     """Yield (row, chunk, rows of the chunk) for the traces that are ``rows`` of the sample table.
 
@@ -83,7 +92,7 @@ def picked_traces(
     """
     wanted = np.asarray(sorted(rows), np.int64)
     done = 0
-    for traces in known_traces(run, samples, columns):
+    for traces in known_traces(run, samples, columns, drops):
         count = traces.segments.count
         for row in wanted[np.searchsorted(wanted, done) : np.searchsorted(wanted, done + count)]:
             place = int(row) - done
@@ -92,9 +101,9 @@ def picked_traces(
 
 
 def trace_rows(run: Run, name: str, *columns: str) -> pd.DataFrame:
-    """Return columns of a table beside the trace key and ``run``, which a single run leaves out.
+    """Return columns of a table with the trace key and ``run`` (a single run does not store it).
 
-    Only these are read (all where none is named): the tokens of a large run would fill the memory.
+    Only these columns are read (all if none is named), because the tokens of a large run would fill memory.
     """
     table = run.table(name)
     wanted = [item for item in (*TRACE, *columns) if item in table.columns]
@@ -103,7 +112,7 @@ def trace_rows(run: Run, name: str, *columns: str) -> pd.DataFrame:
 
 
 def in_sets(frame: pd.DataFrame) -> pd.Series:
-    """Return which traces show by the number of their passes that a pass revealed several tokens.
+    """Return which traces revealed several tokens in some pass, judging by their number of passes.
 
     Tokens past the requested length count, because the passes that revealed them do.
 
@@ -114,5 +123,5 @@ def in_sets(frame: pd.DataFrame) -> pd.Series:
 
 
 def all_passes(frame: pd.DataFrame) -> pd.Series:
-    """Return the passes of each trace with those that looked ahead: the compute that policies compare at."""
+    """Return all passes of each trace, including look-ahead: the compute at which policies are compared."""
     return frame["n_passes"] + frame["n_passes_lookahead"]

@@ -1,8 +1,8 @@
-"""What the paper and we claim, as lists of checks for ``claims.judge``. Studies in, findings out.
+"""Claims of the paper and our own, as lists of checks for ``claims.judge``. Studies in, findings out.
 
-``fixed``, ``decoding`` and ``sweep`` are the paper's claims on C4; ``correctness`` and ``tiers`` ask what a
-trace says about the answer, ``parallel`` what committing several tokens per pass costs; ``catalogue`` names
-them and takes plug-ins. Knows no model, no page and no picture.
+``fixed``, ``decoding`` and ``sweep`` hold the paper's claims on C4. ``correctness`` and ``tiers`` relate
+traces to correct answers. ``parallel`` tests the cost of committing several tokens per pass. ``catalogue``
+lists them by name and accepts plug-ins. Does not depend on models, pages or figures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["FINDINGS", "read"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the catalogue on first use: the audit of the theory's numbers needs none of it."""
+    """Import the catalogue on first use, because the audit of the theory does not need it."""
     if name not in __all__:
         raise AttributeError(f"module 'orderlens.claims' has no attribute '{name}'")
     return getattr(importlib.import_module("orderlens.claims.catalogue"), name)

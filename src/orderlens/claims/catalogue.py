@@ -1,8 +1,8 @@
-"""The claims by name, open to plug-ins: each is a function from a study to its findings, not yet judged.
+"""The claims by name, open to plug-ins. Each is a function from a study to findings that are not yet judged.
 
-``read`` judges those that were asked for together, so that the correction covers what is read together.
-``replicate`` and ``downstream`` read the built-in ones only: what is installed besides must not move their
-words. A plug-in registers its function under the entry-point group ``orderlens.findings``.
+``read`` judges all requested claims together, so that the correction covers all their checks. ``replicate``
+and ``downstream`` use the built-in claims only, so that installed plug-ins cannot change their outcomes. A
+plug-in registers its function under the entry-point group ``orderlens.findings``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from orderlens.analysis.study import NO_TARGET, NOT_GENERATED, NOT_GRADED, Study
+from orderlens.analysis.table import NO_CENSUS, NO_STATES, has_census, has_states
 from orderlens.analysis.tables_downstream import guessing_levels
 from orderlens.analysis.traces import in_sets
 from orderlens.claims.judge import Finding, Reading, judge
@@ -23,10 +24,19 @@ FINDINGS: Registry[Claims] = Registry(
     "finding",
     {
         name: f"orderlens.claims.catalogue:{name}"
-        for name in ("fixed", "decoding", "sweep", "correctness", "parallel")
+        for name in (
+            "fixed",
+            "decoding",
+            "sweep",
+            "correctness",
+            "parallel",
+            "census",
+            "independence",
+            "locality",
+        )
     },
     entry_point_group="orderlens.findings",
-    check=lambda found: None if callable(found) else "is no function of a study",
+    check=lambda found: None if callable(found) else "is not a function of a study",
 )
 
 
@@ -38,7 +48,7 @@ def read(study: Study, names: str | Iterable[str]) -> Reading:
         names: entries of ``FINDINGS``.
 
     Raises:
-        UserInputError: nothing was named, or the runs lack what a claim is about.
+        UserInputError: no finding was named, or the runs lack the traces that a claim needs.
     """
     wanted = [names] if isinstance(names, str) else list(names)
     if not wanted:
@@ -79,20 +89,45 @@ def sweep(study: Study) -> list[Finding]:
 
 
 def correctness(study: Study) -> list[Finding]:
-    """Return what graded runs say about Var and correctness."""
-    from orderlens.claims.correctness import find
+    """Return the claims on Var and correctness in graded runs."""
+    from orderlens.claims.correctness import correctness_findings
 
     _require(len(study.verdicts), "correctness", NOT_GRADED)
-    return find(study.graded, study.options.resampling, guessing_levels(study))
+    return correctness_findings(study.graded, study.options.resampling, guessing_levels(study))
 
 
 def parallel(study: Study) -> list[Finding]:
-    """Return what runs say about committing several tokens per pass."""
+    """Return the claims on committing several tokens per pass."""
     from orderlens.claims.parallel import parallel_findings
 
-    _require(int(in_sets(study.samples).sum()), "parallel", "every policy reveals one by one")
+    _require(int(in_sets(study.samples).sum()), "parallel", "every policy reveals one token per pass")
     with study.needing(("text",)):
         return parallel_findings(study)
+
+
+def census(study: Study) -> list[Finding]:
+    """Return the claims on all orders of a span."""
+    from orderlens.claims.census import census_findings
+
+    _require(has_census(study), "census", NO_CENSUS)
+    return census_findings(study)
+
+
+def independence(study: Study) -> list[Finding]:
+    """Return the claim that greedy successes are independent given q."""
+    from orderlens.claims.independence import independence_findings
+
+    own = study.view("score")
+    _require(len(own.scored), "independence", NO_TARGET)
+    return independence_findings(own)
+
+
+def locality(study: Study) -> list[Finding]:
+    """Return the claims on entropy by distance to the revealed text."""
+    from orderlens.claims.locality import locality_findings
+
+    _require(has_states(study), "locality", NO_STATES)
+    return locality_findings(study)
 
 
 def _require(count: int, name: str, why: str) -> None:

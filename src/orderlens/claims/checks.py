@@ -1,6 +1,6 @@
-"""One number that is checked: where it should lie, how few texts decide nothing, and what became of it.
+"""A check: a number, the range that a claim predicts for it, and the outcome.
 
-``claims.judge`` gives the words; a check alone only knows its p-values.
+``claims.judge`` assigns outcomes; a check alone only has uncorrected p-values.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from scipy import special
 from orderlens.analysis.rendering import cell_text
 from orderlens.metrics.estimate import Estimate, student_p
 
-Word = Literal["supported", "not supported", "left open"]
-SUPPORTED: Word = "supported"
-NOT_SUPPORTED: Word = "not supported"
-OPEN: Word = "left open"
-WORDS: tuple[Word, ...] = (SUPPORTED, NOT_SUPPORTED, OPEN)
+Outcome = Literal["supported", "not supported", "left open"]
+SUPPORTED: Outcome = "supported"
+NOT_SUPPORTED: Outcome = "not supported"
+OPEN: Outcome = "left open"
+OUTCOMES: tuple[Outcome, ...] = (SUPPORTED, NOT_SUPPORTED, OPEN)
 
-LEAST = 6
-"""Texts or items below which nothing is decided: not even a sign test of so few can reach ``ALPHA``."""
+MIN_TEXTS = 6
+"""Minimum number of texts or items for a decision: with fewer, not even a sign test can reach ``ALPHA``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number that stands beside a finding without deciding it.
+class ContextNumber:
+    """A number that is reported with a finding but does not decide it.
 
     Attributes:
-        label: what it is, with its unit.
-        estimate: value and interval, or why there is none.
+        label: name and unit.
+        estimate: value and interval, or the reason why it is undefined.
         paper: what the paper prints for its own model, if anything.
         digits: decimals shown.
     """
@@ -51,14 +51,15 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckOutcome:
-    """What became of a check: its word and the p-values behind it.
+class CheckResult:
+    """The outcome of a check and its p-values.
 
-    ``p`` speaks against "the number does not lie where the claim puts it", ``p_absent`` against "it lies
-    there by more than the margin". Both are two-sided; ``…_claim`` and ``…_reading`` are corrected.
+    ``p`` tests the hypothesis that the number lies outside the predicted range, ``p_absent`` the hypothesis
+    that it lies inside by more than the margin. Both are two-sided. ``…_claim`` is corrected over the checks
+    of one claim, ``…_reading`` over all checks.
     """
 
-    word: Word
+    outcome: Outcome
     p: float = math.nan
     p_claim: float = math.nan
     p_reading: float = math.nan
@@ -70,22 +71,22 @@ class CheckOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A number that the claim puts above ``above`` and below ``below``.
+    """A number for which the claim predicts a value above ``above`` and below ``below``.
 
     Attributes:
-        label: what it is, with its unit.
+        label: name and unit.
         estimate: value and interval.
-        above: the bar.
-        below: the other end of a band; infinite for a plain bar.
-        margin: beyond the bar, sizes up to this are too small to count (the equivalence margin).
-        least: texts or items needed before anything is decided.
-        p: of a test of its own; otherwise it is read off the interval by Student's t with n − 1 degrees.
-        p_absent: the same for absence; it then needs no interval.
+        above: lower bound of the predicted range.
+        below: upper bound of the predicted range; infinite if the claim has none.
+        margin: effects up to this size are too small to count (the equivalence margin).
+        min_n: minimum number of texts or items for a decision.
+        p: p-value of a separate test; None derives it from the interval (Student's t, n − 1 degrees).
+        p_absent: the same for absence of the effect.
         paper: what the paper prints, if anything.
         digits: decimals shown.
-        where: the order or part of the data it speaks about; empty for the whole.
-        remark: what a reader should see beside it.
-        outcome: filled in by ``judge``.
+        where: the order or part of the data that it refers to; empty for all.
+        remark: a note shown with the number.
+        result: filled in by ``judge``.
     """
 
     label: str
@@ -93,19 +94,19 @@ class Check:
     above: float = 0.0
     below: float = math.inf
     margin: float = 0.0
-    least: int = LEAST
+    min_n: int = MIN_TEXTS
     p: float | None = None
     p_absent: float | None = None
     paper: float | str | None = None
     digits: int = 3
     where: str = ""
     remark: str = ""
-    outcome: CheckOutcome = CheckOutcome(OPEN)
+    result: CheckResult = CheckResult(OPEN)
 
     @property
-    def word(self) -> Word:
-        """The outcome in a word; left open as long as nobody judged."""
-        return self.outcome.word
+    def outcome(self) -> Outcome:
+        """The outcome; left open until judged."""
+        return self.result.outcome
 
     @property
     def rule(self) -> str:
@@ -116,7 +117,7 @@ class Check:
         if is_band:
             small += f", or from {self.below - self.margin:g} on,"
         margin = f"; {small} is too small to count" if self.margin else ""
-        return f"the interval lies {place}{margin}; at least {self.least} texts or items"
+        return f"the interval lies {place}{margin}; at least {self.min_n} texts or items"
 
     def text(self) -> str:
         """Return ``label: value [low, high] (paper: value)``."""
@@ -124,7 +125,7 @@ class Check:
 
     def record(self) -> dict[str, Any]:
         """Return plain values."""
-        found = self.outcome
+        found = self.result
         return _numbers(self.label, self.estimate) | {
             "where": self.where,
             "paper": self.paper,
@@ -136,22 +137,22 @@ class Check:
             "p_absent": found.p_absent,
             "p_absent_holm_claim": found.p_absent_claim,
             "p_absent_holm_reading": found.p_absent_reading,
-            "word": found.word,
+            "outcome": found.outcome,
             "why": found.why,
             "remark": self.remark,
         }
 
     def too_few(self) -> str:
-        """Return why nothing can be decided, or nothing."""
+        """Return why the check cannot be decided; empty if it can."""
         cell = self.estimate
         if not cell.is_defined:
             return cell.why or "no value"
         if not (math.isfinite(cell.low) and math.isfinite(cell.high)):
             return "no interval"
-        return f"{cell.n} of at least {self.least} texts or items" if cell.n < self.least else ""
+        return f"{cell.n} of at least {self.min_n} texts or items" if cell.n < self.min_n else ""
 
     def p_values(self, level: float) -> tuple[float, float]:
-        """Return p and p_absent, NaN where nothing can be decided."""
+        """Return p and p_absent; NaN if the check cannot be decided."""
         if self.too_few():
             return math.nan, math.nan
         here = self._p_here(level) if self.p is None else self.p
@@ -173,14 +174,14 @@ class Check:
         return found
 
     def fits(self) -> bool:
-        """Whether the whole interval lies where the claim puts it."""
+        """Whether the whole interval lies in the predicted range."""
         return self.estimate.low > self.above and self.estimate.high < self.below
 
 
 def _tail(distance: float, half: float, cell: Estimate, level: float) -> float:
-    """Return the two-sided p of a distance, given the half of the interval that points to the bar.
+    """Return the two-sided p of a distance from a bound, given the half-width of the interval on that side.
 
-    Without any spread there is only the sign test: all texts agree.
+    If the interval has no width, all texts agree and the sign test is used.
     """
     if distance <= 0:
         return 1.0
@@ -193,7 +194,7 @@ def _tail(distance: float, half: float, cell: Estimate, level: float) -> float:
 
 def p_of_sign(cell: Estimate, level: float = 0.95) -> float:
     """Return the two-sided p of "this number has the sign it shows", read off its interval."""
-    up, down = Check("", cell, least=2), Check("", negated(cell), least=2)
+    up, down = Check("", cell, min_n=2), Check("", negated(cell), min_n=2)
     return (up if cell.value >= 0 else down).p_values(level)[0]
 
 
@@ -203,7 +204,7 @@ def negated(cell: Estimate) -> Estimate:
 
 
 def at_place(where: str, checks: Iterable[Check]) -> tuple[Check, ...]:
-    """Return the checks with the place they speak about."""
+    """Return the checks with ``where`` set."""
     return tuple(replace(check, where=where) for check in checks)
 
 
@@ -219,5 +220,5 @@ def _numbers(label: str, cell: Estimate) -> dict[str, Any]:
 
 
 def _shown(label: str, cell: Estimate, paper: float | str | None, digits: int) -> str:
-    beside = "" if paper is None else f" (paper: {paper})"
-    return f"{label}: {cell_text(cell, digits)}{beside}"
+    printed = "" if paper is None else f" (paper: {paper})"
+    return f"{label}: {cell_text(cell, digits)}{printed}"

@@ -1,8 +1,8 @@
-"""What a graded study says about Var and correctness inside one order, with and without the controls.
+"""Claims on Var and correctness inside one order of a graded study, with and without controls.
 
-Claims per task: the model beats guessing; correct answers have lower Var; that survives mean log q and
-length; Var predicts better than its rivals; it does so on the same item. ``tiers`` holds the claims
-that compare orders. Everything is computed from the samples; nothing here knows the paper's outcome.
+Claims per task: the model beats guessing; correct answers have lower Var; this holds at equal mean log q and
+length; Var predicts better than its rivals; it does so on the same item. ``tiers`` holds the claims that
+compare orders. Everything is computed from the samples and does not depend on the paper's outcomes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from orderlens.analysis.predictors import (
     var_effect,
 )
 from orderlens.analysis.table import cells_of
-from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Check, Word, at_place, negated
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Check, Outcome, at_place, negated
 from orderlens.claims.judge import Finding, Reading, judge
 from orderlens.claims.tiers import MIN_EACH, order_findings
 from orderlens.metrics.estimate import Estimate, Resampling, means
 
 SMALL_RHO, SMALL_ODDS, SMALL_AUROC = 0.05, 0.1, 0.01
 """Effects up to these are too small to count: rank correlation, log-odds per standard deviation, AUROC."""
-ALL_ORDERS = "all orders, each with its own level"
+ALL_ORDERS = "all orders pooled, one intercept per order"
 
 
-def find(
+def correctness_findings(
     graded: pd.DataFrame,
     resampling: Resampling | None = None,
     guessing: Mapping[str, float] | None = None,
@@ -57,6 +57,7 @@ def find(
             survives_controls(name, chosen, pool_seeds(rows), how),
             leads(name, chosen, "mean", "mean log q does"),
             leads(name, chosen, "n", "length does"),
+            *(leads(name, chosen, rival, words) for rival, words in _RIVALS.items() if _has(chosen, rival)),
             *same_item(name, chosen),
             *order_findings(name, rows, how),
         ]
@@ -68,21 +69,34 @@ def read_correctness(
     resampling: Resampling | None = None,
     guessing: Mapping[str, float] | None = None,
 ) -> Reading:
-    """Return every claim about every task, judged together; see ``find`` for the arguments."""
+    """Return every claim about every task, judged together; arguments of ``correctness_findings``."""
     how = resampling or Resampling()
-    return _with_controls(judge(find(graded, how, guessing), how.level))
+    return _with_controls(judge(correctness_findings(graded, how, guessing), how.level))
 
 
-_SURVIVAL: dict[Word, str] = {
-    SUPPORTED: "it survives mean log q and length",
-    NOT_SUPPORTED: "it does not survive mean log q and length",
-    OPEN: "whether it survives mean log q and length is open",
+_RIVALS = {
+    "mean_entropy": "the mean entropy at the revealed positions does",
+    "lowest_group": "the least confident group of 16 neighbouring tokens does",
+    "lowest_decile": "the mean of the lowest tenth of log q does",
+    "denoising_entropy": "the mean entropy of the masked positions over all passes does",
+}
+
+
+def _has(chosen: Sequence[GradedCell], rival: str) -> bool:
+    """Whether every sample has the rival's number."""
+    return all(rival in cell.rows and bool(cell.rows[rival].notna().all()) for cell in chosen)
+
+
+_HOLDS: dict[Outcome, str] = {
+    SUPPORTED: "it holds at equal mean log q and length",
+    NOT_SUPPORTED: "it does not hold at equal mean log q and length",
+    OPEN: "whether it holds at equal mean log q and length is open",
 }
 
 
 def _with_controls(reading: Reading) -> Reading:
-    """Say beside every bare association what the controls leave of it."""
-    held = {
+    """Add to every uncontrolled association whether it holds after controlling for mean log q and length."""
+    controlled = {
         (item.task, check.where): check
         for item in reading.findings
         if item.id == "survives-controls"
@@ -92,21 +106,21 @@ def _with_controls(reading: Reading) -> Reading:
     out = []
     for item in reading.findings:
         if item.id == "lower-when-correct":
-            checks = [_beside(check, held.get((item.task, check.where))) for check in item.checks]
+            checks = [_with_remark(check, controlled.get((item.task, check.where))) for check in item.checks]
             out.append(replace(item, checks=tuple(checks)))
         else:
             out.append(item)
     return Reading(tuple(out))
 
 
-def _beside(check: Check, held: Check | None) -> Check:
-    if held is None or not check.estimate.is_defined:
+def _with_remark(check: Check, controlled: Check | None) -> Check:
+    if controlled is None or not check.estimate.is_defined:
         return check
-    return replace(check, remark=f"{check.remark}; {_SURVIVAL[held.word]} ({held.text()})")
+    return replace(check, remark=f"{check.remark}; {_HOLDS[controlled.outcome]} ({controlled.text()})")
 
 
 def beats_guessing(task: str, chosen: Sequence[GradedCell], level: float | None) -> list[Finding]:
-    """Is there any signal in the verdicts at all?"""
+    """Is the model more accurate than guessing?"""
     if level is None or level != level:
         return []
     checks: list[Check] = []
@@ -117,7 +131,7 @@ def beats_guessing(task: str, chosen: Sequence[GradedCell], level: float | None)
             checks.append(
                 Check("accuracy (%)", found, above=level, digits=2, where=cell.order, remark=remark)
             )
-    claim = "The model answers better than by guessing, so that its verdicts carry signal."
+    claim = "The model answers more items correctly than guessing would."
     return [Finding("beats-guessing", claim, tuple(checks), task=task)] if checks else []
 
 
@@ -135,21 +149,21 @@ def lower_when_correct(
             Check("−ρ(Var, correct)", negated(rhos[cell.order]), margin=SMALL_RHO),
         ]
 
-    claim = "Correct answers have lower Var under the same order."
+    claim = "Under the same order, correct answers have lower Var than incorrect ones."
     return Finding("lower-when-correct", claim, _by_order(chosen, checks), "Table 3", task)
 
 
 def survives_controls(
     task: str, chosen: Sequence[GradedCell], pooled: pd.DataFrame, how: Resampling
 ) -> Finding:
-    """Does lower Var go with correct answers at equal mean log q and length?"""
-    one = partial(Check, "log-odds per sd of lower Var", margin=SMALL_ODDS)
+    """At equal mean log q and length, are answers with lower Var more often correct?"""
+    one = partial(Check, "log-odds per SD decrease in Var", margin=SMALL_ODDS)
     checks = _by_order(chosen, lambda cell: [one(negated(var_effect(cell, ("mean", "n"))))])
     table = controls(pooled, replace(how, reps=0))
     fixed = table[table["order"] == POOLED]
     enough = all(sum(counts) >= MIN_EACH for counts in zip(*(cell.counts() for cell in chosen), strict=True))
     found = cells_of(fixed, "var_coefficient") if enough else ()
-    claim = "Lower Var goes with correct answers at equal mean log q and equal length."
+    claim = "At equal mean log q and length, answers with lower Var are more often correct."
     pooled_checks = tuple(one(negated(cell), where=ALL_ORDERS) for cell in found)
     return Finding("survives-controls", claim, checks + pooled_checks, task=task)
 
@@ -164,9 +178,9 @@ def leads(task: str, chosen: Sequence[GradedCell], rival: str, words: str) -> Fi
 
 
 def same_item(task: str, chosen: Sequence[GradedCell]) -> list[Finding]:
-    """With several seeds: is the answer with the lower Var the right one on the same item?"""
+    """With several seeds: is the answer with the lower Var more often correct on the same item?"""
     repeated = [cell for cell in chosen if cell.rows["item_id"].duplicated().any()]
-    claim = "Among answers to the same item under the same order, those with lower Var are right more often"
+    claim = "Among answers to the same item under the same order, those with lower Var are more often correct"
     forms = (("", ".", ()), ("-controlled", ", at equal mean log q and length.", ("mean", "n")))
     out = []
     for name, end, given in forms if repeated else ():
@@ -188,9 +202,9 @@ def _by_order(
     for cell in chosen:
         right, wrong = cell.counts()
         if min(right, wrong) < MIN_EACH:
-            why = f"fewer than {MIN_EACH} right or fewer than {MIN_EACH} wrong answers"
+            why = f"fewer than {MIN_EACH} correct or fewer than {MIN_EACH} incorrect answers"
             out.append(Check("Var against correctness", Estimate.undefined(why), where=cell.order))
         else:
-            remark = f"{right} right, {wrong} wrong"
+            remark = f"{right} correct, {wrong} incorrect"
             out += [replace(check, remark=remark) for check in at_place(cell.order, checks(cell))]
     return tuple(out)

@@ -1,4 +1,4 @@
-"""The findings on greedy generation: near left-to-right content, the EOS cascade, the random tier."""
+"""Findings on greedy generation: content nearly left to right, EOS cascades, random as the outlier."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import pandas as pd
 from orderlens.analysis import paper
 from orderlens.analysis.compare import Paired, stack, wide_of
 from orderlens.analysis.study import Study
-from orderlens.claims.checks import Check, Number
+from orderlens.claims.checks import Check, ContextNumber
 from orderlens.claims.judge import Finding
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.segments import FloatArray
 from orderlens.metrics.significance import wilson
 
-CLOSE = 0.7
-"""Rank correlation from which a path is called close to left-to-right."""
-CASCADE = 3
-"""Steps from which a run of EOS reveals from right to left counts as a cascade."""
+CLOSE_RHO = 0.7
+"""Minimum rank correlation of a path that counts as close to left-to-right."""
+MIN_CASCADE = 3
+"""Minimum number of consecutive right-to-left EOS reveals that counts as a cascade."""
 CONFIDENCE_FIRST = paper.orders("confidence-first")
 STRUCTURED = paper.orders("structured")
 
 
 def decoding_findings(study: Study, ending: Study) -> list[Finding]:
-    """Return the findings that need greedy generation; ``ending`` may hold texts that end early besides."""
+    """Return the findings that need greedy generation; ``ending`` may also hold texts that end early."""
     return [near_left_to_right(study), eos_cascade(ending, study), random_tier(study)]
 
 
@@ -40,32 +40,34 @@ def near_left_to_right(study: Study) -> Finding:
         Check(
             f"content Spearman with left-to-right, {order}",
             rho.mean(order),
-            above=CLOSE,
+            above=CLOSE_RHO,
             paper=paper.value("reveal-order", order, "spearman_l2r_block0"),
         )
         for order in CONFIDENCE_FIRST
     )
     numbers = (
-        Number("the same, random (control)", rho.mean("random"), "about 0"),
+        ContextNumber("content Spearman with left-to-right, random (control)", rho.mean("random"), "about 0"),
         *(
-            Number(f"share of reveals next to known text, {order}", local.mean(order))
+            ContextNumber(f"share of reveals next to revealed text, {order}", local.mean(order))
             for order in (*CONFIDENCE_FIRST, "random")
         ),
-        Number("share of steps with tied scores, max-prob", ties.mean("max-prob")),
+        ContextNumber("share of steps with tied scores, max-prob", ties.mean("max-prob")),
     )
     return Finding(
         "near-left-to-right",
-        "On content tokens of block 0, confidence-first orders are close to left-to-right.",
+        "Within block 0, confidence-first orders reveal content tokens nearly left to right.",
         checks,
         "Section 4.3, Finding 1",
-        rule=f"both rank correlations lie above {CLOSE}.",
+        rule=f"both rank correlations lie above {CLOSE_RHO}.",
         numbers=numbers,
-        remarks=("Ties go to the left, so a high share of ties would make this true by construction.",),
+        remarks=(
+            "Ties are broken to the left, so a high share of ties would make this true by construction.",
+        ),
     )
 
 
 def eos_cascade(study: Study, continuations: Study | None = None) -> Finding:
-    """Do confidence-first orders seal the tail with EOS before the text is written?"""
+    """Do confidence-first orders commit EOS at the end before the text is complete?"""
     frame = study.decoded
     more = 0 if continuations is None else len(_ids(study) - _ids(continuations))
     besides = (f"{more} of the {len(_ids(study))} texts answer questions; the others continue a prompt.",)
@@ -74,11 +76,13 @@ def eos_cascade(study: Study, continuations: Study | None = None) -> Finding:
     checks = []
     for order in CONFIDENCE_FIRST:
         gap = eos.difference(order, "forced-ar")
-        share = _presealed(frame[frame["order"] == order], study.options.resampling.level)
+        share = _share_with_cascade(frame, order, study.options.resampling.level)
         if nothing:
             gap = share = Estimate.undefined("no text of this run holds an EOS token")
         checks.append(Check(f"EOS fraction, {order} − forced-ar", gap))
-        checks.append(Check(f"texts with a cascade of ≥ {CASCADE} EOS before more content, {order}", share))
+        checks.append(
+            Check(f"texts with a cascade of ≥ {MIN_CASCADE} EOS before more content, {order}", share)
+        )
     return Finding(
         "eos-cascade",
         "Confidence-first orders commit EOS at the tail, right to left, before the text is finished.",
@@ -88,10 +92,10 @@ def eos_cascade(study: Study, continuations: Study | None = None) -> Finding:
         "cascade.",
         numbers=(
             *(
-                Number(f"EOS fraction, {o}", eos.mean(o), paper.value("generation", "eos_fraction", o))
+                ContextNumber(f"EOS fraction, {o}", eos.mean(o), paper.value("generation", "eos_fraction", o))
                 for o in STRUCTURED
             ),
-            Number("longest cascade, mean over texts, max-prob", length.mean("max-prob"), digits=2),
+            ContextNumber("longest cascade, mean over texts, max-prob", length.mean("max-prob"), digits=2),
         ),
         remarks=besides if more else (),
     )
@@ -101,12 +105,13 @@ def _ids(study: Study) -> set[str]:
     return set(study.decoded["sample_id"].astype(str))
 
 
-def _presealed(part: pd.DataFrame, level: float) -> Estimate:
-    """Return the share of texts in which content follows an EOS cascade, with its Wilson interval."""
+def _share_with_cascade(frame: pd.DataFrame, order: str, level: float) -> Estimate:
+    """Return the share of an order's texts whose content follows an EOS cascade, with its Wilson interval."""
+    part = frame[frame["order"] == order]
     if not len(part):
-        return Estimate.undefined("order was not run")
-    sealed = (part["eos_cascade"] >= CASCADE) & part["eos_cascade_resume"].notna()
-    return wilson(int(sealed.sum()), len(part), level)
+        return Estimate.undefined(f"{order} was not run")
+    cascaded = (part["eos_cascade"] >= MIN_CASCADE) & part["eos_cascade_resume"].notna()
+    return wilson(int(cascaded.sum()), len(part), level)
 
 
 def random_tier(study: Study) -> Finding:
@@ -121,19 +126,19 @@ def random_tier(study: Study) -> Finding:
             paper=paper.number("content_var_lead"),
         ),
         Check(
-            "content mean log q, the lowest structured − random",
+            "content mean log q, the lowest structured order − random",
             mean,
             paper=paper.number("content_mean_lead"),
         ),
     ]
     if study.external is not None:
-        nll = frame.assign(ppl=np.exp(study.external["nll"].reindex(frame.index)))
+        nll = frame.assign(ppl=np.exp(study.external["nll_whole"].reindex(frame.index)))
         ratio = _over_worst(_paired(study, nll, "ppl"), "median", ratio=True)
-        label = "log of median external PPL, random ÷ the highest structured"
+        label = "log of median external PPL, random ÷ the highest structured order"
         checks.append(Check(label, ratio, paper=paper.number("log_ppl_lead")))
     return Finding(
         "random-tier",
-        "The structured orders form one tier; random is the outlier with higher Var and worse text.",
+        "Random is the outlier: it has higher Var and worse text than every structured order.",
         tuple(checks),
         "Section 4.3, Table 1",
         rule="random is worse than the worst structured order in content Var, content mean and perplexity.",

@@ -1,4 +1,4 @@
-"""The findings on fixed targets: chain-rule deviation, Var as a second axis, bottleneck steps, the theory."""
+"""Findings on fixed targets: chain-rule deviation, Var as a second axis, bottleneck steps, the theory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orderlens.analysis.coherence import Coherence, measure_coherence
 from orderlens.analysis.compare import Paired, rank_rows, stack, wide_of
 from orderlens.analysis.study import Study
 from orderlens.analysis.tables_theory import fitted_noise, jensen_ranks
-from orderlens.claims.checks import Check, Number, negated, p_of_sign
+from orderlens.claims.checks import Check, ContextNumber, negated, p_of_sign
 from orderlens.claims.judge import Finding
-from orderlens.metrics.coherence import ROUNDING, settled
+from orderlens.metrics.coherence import ROUNDING, tied_ranks
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.segments import divide
 from orderlens.metrics.significance import adjust
@@ -26,17 +26,17 @@ _RANGE, _SPEARMAN = (
     paper.number("spearman_var_mean"),
 )
 NOISE_FACTOR = 10.0
-"""A gap counts when it is ten times the noise floor, and never below what an exact joint shows (nats)."""
+"""A gap counts from ten times the noise floor, and never within the rounding error of an exact joint."""
 
 
-_BAR = f"{NOISE_FACTOR:g} times the noise floor (above {ROUNDING:g} nats per token where that is smaller)"
+_THRESHOLD = f"{NOISE_FACTOR:g} times the noise floor (and above {ROUNDING:g} nats per token)"
 _NO_LIKELIHOOD = (
-    "Orders that see the target define no distribution and their sums of log q are no likelihoods, so they "
-    "do not decide."
+    "Orders that see the target do not define a distribution, so their sums of log q are not likelihoods. "
+    "They do not decide this finding."
 )
 _ONLY_A_FIT = (
-    "The fit summarises how often the target is the argmax; it does not confirm the noise model, and Var "
-    "need not order the exact loss even below σ₀."
+    "The fit summarises how often the target is the argmax; it does not confirm the noise model. Even below "
+    "σ₀, Var need not rank traces by their exact loss."
 )
 
 
@@ -57,47 +57,51 @@ def chain_rule(study: Study) -> Finding:
     decisive, everything = (found.find("range_of_means", scope) for scope in ("deployable", "all"))
     p = math.nan if decisive.p is None else decisive.p.value
     label = "range_of_means, deployable orders (nats/token)"
-    check = Check(label, _if_measured(decisive.value, found), _bar(found), p=p, digits=4)
+    check = Check(label, _if_measured(decisive.value, found), _threshold(found), p=p, digits=4)
     gamma = found.circulation[0].median_abs
     return Finding(
         "chain-rule",
-        "Changing only the reveal order shifts log P/n of fixed targets.",
+        "Changing only the reveal order changes log P/n, the log-probability per token of fixed texts.",
         (check,),
         "Section 4.2, Finding 1",
-        rule="permuting the orders within texts shows that they differ on average, and the whole interval "
-        f"of range_of_means over deployable orders lies above {_BAR}.",
+        rule="a permutation test within texts shows that orders differ on average; the whole interval of "
+        f"range_of_means over deployable orders lies above {_THRESHOLD}.",
         numbers=(
-            Number("p of 'the orders agree' (permuted within texts)", Estimate(p, why="no test"), digits=4),
-            Number("range_of_means, all orders (nats/token)", everything.value, _RANGE, 4),
-            Number("mean_of_ranges, all orders", found.find("mean_of_ranges", "all").value, digits=4),
-            Number("noise floor (nats/token)", _floor(found), "not given", 4),
-            Number("median |Γ| of adjacent swaps (nats)", gamma, digits=4),
+            ContextNumber(
+                "p of the hypothesis that orders agree (permuted within texts)",
+                Estimate(p, why="no test"),
+                digits=4,
+            ),
+            ContextNumber("range_of_means, all orders (nats/token)", everything.value, _RANGE, 4),
+            ContextNumber("mean_of_ranges, all orders", found.find("mean_of_ranges", "all").value, digits=4),
+            ContextNumber("noise floor (nats/token)", _floor(found), "not given", 4),
+            ContextNumber("median |Γ| of adjacent swaps (nats)", gamma, digits=4),
         ),
         remarks=(_NO_LIKELIHOOD,),
     )
 
 
 def chain_rule_per_text(study: Study) -> Finding:
-    """Does log P/n of single texts depend on the order, in whatever direction, by more than rounding?"""
+    """Does log P/n of single texts depend on the order, in either direction, by more than rounding?"""
     found = study.shared(measure_coherence)
     cell = _if_measured(found.find("mean_of_ranges", "deployable").value, found)
     spread = found.find("dispersion", "random").value
     return Finding(
         "chain-rule-per-text",
-        "For a single text log P/n depends on the reveal order: the model has no joint distribution.",
-        (Check("mean_of_ranges, deployable orders (nats/token)", cell, _bar(found), digits=4),),
-        "ours; the chain rule itself",
-        rule=f"the mean over texts of each one's max − min over deployable orders lies above {_BAR}.",
+        "For single texts, log P/n depends on the reveal order: the model has no single joint distribution.",
+        (Check("mean_of_ranges, deployable orders (nats/token)", cell, _threshold(found), digits=4),),
+        "ours, from the chain rule",
+        rule=f"the mean over texts of max − min over deployable orders lies above {_THRESHOLD}.",
         numbers=(
-            Number("dispersion over random orders (nats/token)", spread, digits=4),
-            Number("noise floor (nats/token)", _floor(found), digits=4),
+            ContextNumber("dispersion over random orders (nats/token)", spread, digits=4),
+            ContextNumber("noise floor (nats/token)", _floor(found), digits=4),
         ),
-        remarks=("Shifts of single texts may cancel on average; chain-rule asks for the average.",),
+        remarks=("Changes of single texts may cancel on average; the finding chain-rule tests the average.",),
     )
 
 
-def _bar(found: Coherence) -> float:
-    """Return what a deviation must exceed."""
+def _threshold(found: Coherence) -> float:
+    """Return the threshold that a deviation must exceed (nats per token)."""
     return max(NOISE_FACTOR * found.noise_floor, ROUNDING) if math.isfinite(found.noise_floor) else ROUNDING
 
 
@@ -120,7 +124,7 @@ def _planes(study: Study) -> tuple[Paired, list[str]]:
 
 
 def variance_axis(study: Study) -> Finding:
-    """Is Var more than another way to write the mean?"""
+    """Does Var rank orders differently from the mean?"""
     plane, orders = _planes(study)
     every, six = _spearman(plane, orders), _spearman(plane, [o for o in _SIX if o in orders])
     pairs = _pairs(plane, orders, study.options.resampling.level)
@@ -128,21 +132,21 @@ def variance_axis(study: Study) -> Finding:
     against = [pair.name for pair in pairs if pair.sign < 0 and pair.p < 0.05]
     whole_six = len([order for order in _SIX if order in orders]) == len(_SIX)
     numbers = [
-        Number(f"Spearman(Var, mean log q) over {len(orders)} orders", every, digits=2),
-        Number(
-            "Spearman over the paper's six",
+        ContextNumber(f"Spearman(Var, mean log q) over {len(orders)} orders", every, digits=2),
+        ContextNumber(
+            "Spearman(Var, mean log q) over the paper's six orders",
             six if whole_six else _lacking(),
             paper.number("spearman_var_mean"),
             2,
         ),
-        Number(
-            "pairs with the higher mean and the higher Var, both clearly",
+        ContextNumber(
+            "pairs in which the higher mean has the higher Var (both significant)",
             Estimate(float(len(along))),
             "some",
             0,
         ),
-        Number(
-            "pairs with the higher mean and the lower Var, both clearly",
+        ContextNumber(
+            "pairs in which the higher mean has the lower Var (both significant)",
             Estimate(float(len(against))),
             "most",
             0,
@@ -152,11 +156,11 @@ def variance_axis(study: Study) -> Finding:
     shown = ", ".join(along[:6]) + (", …" if len(along) > 6 else "")
     return Finding(
         "variance-axis",
-        "Var(log q) ranks orders differently from the mean: it is an axis of its own.",
+        "Var(log q) ranks orders differently from the mean: it is a second axis.",
         (_clearest(pairs, 1), _clearest(pairs, -1)),
         "Section 4.2, Finding 2",
-        rule="some pair of orders has the higher mean with the higher Var and some with the lower Var, so "
-        "Var is no monotone function of the mean; both differences of a pair count, Holm over the pairs.",
+        rule="in one pair of orders the higher mean has the higher Var, in another the lower Var, so Var is "
+        "not a monotone function of the mean; both differences must be significant (Holm over pairs).",
         numbers=tuple(numbers),
         remarks=(f"Higher mean with higher Var (after Holm over the pairs): {shown}.",) if along else (),
     )
@@ -164,13 +168,13 @@ def variance_axis(study: Study) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _OrderPair:
-    """Two orders on the plane.
+    """Two orders, compared by mean and Var.
 
     Attributes:
         name: both, the one with the higher mean first.
         var: Var of the first minus Var of the second.
         sign: 1 when the higher mean has the higher Var, −1 otherwise.
-        p: of both signs together, after Holm over all pairs.
+        p: p-value of both signs jointly, after Holm over all pairs.
     """
 
     name: str
@@ -185,8 +189,8 @@ def _pairs(plane: Paired, orders: list[str], level: float) -> list[_OrderPair]:
         mean, var = _pair(plane, a, b)
         equal = min(abs(mean.value), abs(var.value)) <= ROUNDING
         p.append(1.0 if equal else max(p_of_sign(mean, level), p_of_sign(var, level)))
-        name, ahead = (f"{a}/{b}", var) if mean.value >= 0 else (f"{b}/{a}", negated(var))
-        found.append(_OrderPair(name, ahead, 1 if ahead.value > 0 else -1, p[-1]))
+        name, difference = (f"{a}/{b}", var) if mean.value >= 0 else (f"{b}/{a}", negated(var))
+        found.append(_OrderPair(name, difference, 1 if difference.value > 0 else -1, p[-1]))
     adjusted = adjust(p, "holm")
     return [
         _OrderPair(pair.name, pair.var, pair.sign, float(q)) for pair, q in zip(found, adjusted, strict=True)
@@ -194,22 +198,22 @@ def _pairs(plane: Paired, orders: list[str], level: float) -> list[_OrderPair]:
 
 
 def _clearest(pairs: list[_OrderPair], sign: int) -> Check:
-    """Return the check "there is a pair of this sign", made of the pair that shows it most clearly.
+    """Return the check "there is a pair of this sign", using the pair with the clearest evidence.
 
-    It is absent only when every pair has clearly the other sign.
+    The claim is absent only if every pair clearly has the other sign.
     """
     words = "higher" if sign > 0 else "lower"
     if not pairs:
         return Check(
-            f"a pair whose higher mean has the {words} Var", Estimate.undefined("fewer than two orders")
+            f"a pair in which the higher mean has the {words} Var",
+            Estimate.undefined("fewer than two orders"),
         )
     best = min(pairs, key=lambda pair: (pair.p if pair.sign == sign else 1.0, -sign * pair.var.value))
     missing = max(pair.p if pair.sign != sign else 1.0 for pair in pairs)
-    label = f"Var of the higher mean minus the other's, clearest pair with the {words} Var ({best.name})"
-    cell = best.var if sign > 0 else negated(best.var)
+    first, second = ("higher", "lower") if sign > 0 else ("lower", "higher")
     return Check(
-        label if sign > 0 else f"minus the {label}",
-        cell,
+        f"Var at the {first} mean − Var at the {second} mean, clearest pair ({best.name})",
+        best.var if sign > 0 else negated(best.var),
         p=best.p if best.sign == sign else 1.0,
         p_absent=missing,
     )
@@ -229,7 +233,7 @@ def _rank_of_means(plane: Paired, orders: list[str], x: str, y: str) -> Estimate
     """Return the Spearman correlation across orders of two statistics' means."""
     used = plane.pick(*(f"{name}:{order}" for name in (x, y) for order in orders))
     half = len(orders)
-    return used.of_means(lambda m: stack(rank_rows(settled(m[:, :half]), settled(m[:, half:]))))[0]
+    return used.of_means(lambda m: stack(rank_rows(tied_ranks(m[:, :half]), tied_ranks(m[:, half:]))))[0]
 
 
 def _pair(plane: Paired, a: str, b: str) -> tuple[Estimate, Estimate]:
@@ -239,17 +243,17 @@ def _pair(plane: Paired, a: str, b: str) -> tuple[Estimate, Estimate]:
     return found[0], found[-1]
 
 
-def _named_pairs(plane: Paired, orders: list[str]) -> list[Number]:
-    """Return the two pairs that the paper names."""
+def _named_pairs(plane: Paired, orders: list[str]) -> list[ContextNumber]:
+    """Return the numbers of the two pairs that the paper names."""
     numbers = []
     if {"forced-ar", "oracle-max-q"} <= set(orders):
         mean, _ = _pair(plane, "oracle-max-q", "forced-ar")
-        numbers.append(Number("oracle-max-q − forced-ar, mean log q", mean, "about 0"))
-        numbers.append(Number("the larger Var of the two ÷ the smaller", _var_ratio(plane), "about 2", 2))
+        numbers.append(ContextNumber("oracle-max-q − forced-ar, mean log q", mean, "about 0"))
+        numbers.append(ContextNumber("their Var, larger ÷ smaller", _var_ratio(plane), "about 2", 2))
     if {"random", "reverse-ar"} <= set(orders):
         mean, var = _pair(plane, "random", "reverse-ar")
-        numbers.append(Number("random − reverse-ar, mean log q", mean, "same sign as Var's"))
-        numbers.append(Number("random − reverse-ar, Var", var, "same sign as the mean's"))
+        numbers.append(ContextNumber("random − reverse-ar, mean log q", mean, "same sign as Var's"))
+        numbers.append(ContextNumber("random − reverse-ar, Var", var, "same sign as the mean's"))
     return numbers
 
 
@@ -266,7 +270,7 @@ def bottlenecks(study: Study) -> Finding:
     label = f"Spearman(Var, Gini of block 0) over {len(orders)} orders"
     return Finding(
         "bottlenecks",
-        "Orders with higher Var push the Lorenz curve farther below uniform: few steps carry most.",
+        "Orders with higher Var concentrate self-information in fewer steps: their Lorenz curves lie lower.",
         (Check(label, cell, paper="positive", digits=2),),
         "Section 4.2, Finding 2; Fig. 1b",
         rule="Spearman of Var and block-0 Gini across orders lies above 0.",
@@ -285,22 +289,24 @@ def uniform_spreading(study: Study) -> Finding:
     gap = Estimate(limit - sigma.value, limit - sigma.high, limit - sigma.low, n, why=why)
     return Finding(
         "uniform-spreading",
-        "Spreading confidence evenly maximises recoverability, so Var measures what unevenness costs.",
+        "Evenly spread confidence maximises recoverability, so Var measures the cost of uneven confidence.",
         (Check("σ₀ for the fitted k minus the fitted σ (deployable orders)", gap, digits=2),),
         "Section 3, Theorem 1",
         rule="the interval of the fitted σ lies below σ₀(k), where the theorem's concavity holds.",
         numbers=(
-            Number("fitted σ (deployable orders)", sigma, "never estimated", 2),
-            Number("fitted number of equal competitors k", k, "assumed 1", 1),
-            Number("σ₀ for that k, below which log f is concave", Estimate(limit, why="no fit"), digits=3),
-            Number("fitted σ when k = 1 is imposed (σ₀ = 1.053)", fit.sigma_one, digits=2),
+            ContextNumber("fitted σ (deployable orders)", sigma, "never estimated", 2),
+            ContextNumber("fitted number of equal competitors k", k, "assumed 1", 1),
+            ContextNumber(
+                "σ₀ for that k, below which log f is concave", Estimate(limit, why="no fit"), digits=3
+            ),
+            ContextNumber("fitted σ when k = 1 is imposed (σ₀ = 1.053)", fit.sigma_one, digits=2),
             *_loss_numbers(study),
         ),
         remarks=(_ONLY_A_FIT,),
     )
 
 
-def _loss_numbers(study: Study) -> list[Number]:
+def _loss_numbers(study: Study) -> list[ContextNumber]:
     """Return how well Var and the worst step rank the exact loss, for one order and noise scale."""
     with study.needing(("jensen",)):
         part = study.scored[study.scored["order"] == "forced-ar"]
@@ -308,6 +314,8 @@ def _loss_numbers(study: Study) -> list[Number]:
             return []
         cells = jensen_ranks(part, 0.5)
     return [
-        Number("Spearman(Var, exact Jensen loss), forced-ar, σ = 0.5", cells["rho_var"], digits=2),
-        Number("Spearman(min log q, the same loss)", cells["rho_min"], digits=2),
+        ContextNumber("Spearman(Var, exact Jensen loss), forced-ar, σ = 0.5", cells["rho_var"], digits=2),
+        ContextNumber(
+            "Spearman(min log q, exact Jensen loss), forced-ar, σ = 0.5", cells["rho_min"], digits=2
+        ),
     ]

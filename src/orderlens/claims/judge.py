@@ -1,17 +1,16 @@
-"""One kind of check and one set of words for everything that is claimed about numbers.
+"""Judges findings: one kind of check and one set of outcomes for all claims about numbers.
 
-A check says where a number should lie: above a bar, or inside a band. After Holm's correction over the whole
-reading it is one of
+A check predicts a range for a number: above a bound, or inside a band. After Holm's correction over all
+checks, its outcome is one of
 
-- *supported*: the whole interval lies where the claim puts it;
-- *not supported*: evidence of absence, the whole interval lies on the wrong side, or inside the margin of
-  sizes that are too small to count;
-- *left open*: everything else, and whatever has too few texts or items. "Not significant" is left open.
+- *supported*: the whole interval lies in the predicted range;
+- *not supported*: evidence of absence; the whole interval lies outside the range, or inside the margin of
+  effects that are too small to count;
+- *left open*: everything else, and every check with too few texts or items. "Not significant" is left open.
 
-A finding is a claim with its checks, and needs all of them. A reading is all findings that are read together:
-it knows how many checks were made and corrects over each claim (all checks of one finding id, whatever the
-task) and over all of them; the words follow from the second. Plain data in and out; knows neither orders nor
-tasks nor pages.
+A finding is a claim with its checks; it is supported only if all checks are. A reading is a set of findings
+that are judged together. It corrects over each claim (all checks of one finding id, over all tasks) and over
+all checks; the latter decides. Plain data in and out; does not depend on orders, tasks or pages.
 """
 
 from __future__ import annotations
@@ -23,7 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, WORDS, Check, CheckOutcome, Number, Word
+from orderlens.claims.checks import (
+    NOT_SUPPORTED,
+    OPEN,
+    OUTCOMES,
+    SUPPORTED,
+    Check,
+    CheckResult,
+    ContextNumber,
+    Outcome,
+)
 from orderlens.errors import counted
 from orderlens.metrics.significance import adjust
 
@@ -31,23 +39,23 @@ ALPHA = 0.05
 CORRECTION = "Holm"
 RULES = (
     (
-        "Supported: the whole interval lies where the claim puts it. Not supported: the whole interval lies "
-        "on the wrong side, or inside the margin of sizes too small to count. Left open: everything else, "
-        "and whatever has too few texts or items; 'not significant' is left open."
+        "Supported: the whole interval lies where the claim predicts. Not supported: the whole interval "
+        "contradicts the claim, or shows only effects too small to count. Left open: everything else, and "
+        "every claim with too few texts or items. 'Not significant' means left open."
     ),
     (
-        f"A word must survive {CORRECTION}'s correction at {ALPHA:g} over all checks of the reading, in both "
-        "directions. A claim needs all its checks."
+        f"Outcomes hold after {CORRECTION}'s correction at {ALPHA:g} over all checks, in both directions. "
+        "A claim is supported only if all its checks are."
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class FindingPart:
-    """The checks of a finding that speak about the same place, and their common word."""
+    """The checks of a finding with the same ``where``, and their joint outcome."""
 
     where: str
-    word: Word
+    outcome: Outcome
     checks: tuple[Check, ...]
 
     def text(self) -> str:
@@ -60,16 +68,16 @@ class FindingPart:
         return f"{self.where}: {body}" if self.where else body
 
     def _weakened(self) -> list[str]:
-        """Say where the correction took a word away."""
-        if self.word != OPEN:
+        """Return a remark if only the correction prevents an outcome."""
+        if self.outcome != OPEN:
             return []
-        lost = [check.outcome for check in self.checks if check.fits() and check.outcome.p < ALPHA]
+        lost = [check.result for check in self.checks if check.fits() and check.result.p < ALPHA]
         worst = max((item.p_reading for item in lost), default=math.nan)
-        return [f"{CORRECTION} p over the reading = {worst:.2g}"] if worst >= ALPHA else []
+        return [f"{CORRECTION} p over all checks = {worst:.2g}"] if worst >= ALPHA else []
 
 
-def _located(item: Check | Number, text: str) -> str:
-    """Put the order or part of the data in front, where a check speaks about one."""
+def _located(item: Check | ContextNumber, text: str) -> str:
+    """Prefix the text with the order or part of the data that a check refers to."""
     return f"{item.where}: {text}" if isinstance(item, Check) and item.where else text
 
 
@@ -79,13 +87,13 @@ class Finding:
 
     Attributes:
         id: short name, the same for all tasks.
-        claim: a sentence that is right or wrong.
+        claim: a sentence that is true or false.
         checks: all of them must hold.
         source: its place in the paper, empty for our own.
-        task: the task it speaks about, empty where there is none.
-        rule: how the word follows from the numbers, in one sentence.
-        numbers: what a reader should see besides.
-        remarks: what a careful reader should also know.
+        task: the task it refers to; empty if it concerns no task.
+        rule: how the outcome follows from the numbers, in one sentence.
+        numbers: further numbers, which do not decide.
+        remarks: cautions, a sentence each.
     """
 
     id: str
@@ -94,7 +102,7 @@ class Finding:
     source: str = ""
     task: str = ""
     rule: str = ""
-    numbers: tuple[Number, ...] = ()
+    numbers: tuple[ContextNumber, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property
@@ -105,13 +113,13 @@ class Finding:
 
     @property
     def title(self) -> str:
-        """The id as words."""
+        """The id as outcomes."""
         return self.id.replace("-", " ").capitalize()
 
     @property
-    def word(self) -> Word:
-        """The outcome of the claim as a whole."""
-        return combined(check.word for check in self.checks)
+    def outcome(self) -> Outcome:
+        """The outcome of the claim over all checks."""
+        return combined(check.outcome for check in self.checks)
 
     def parts(self) -> list[FindingPart]:
         """Return the checks by place, in order of first appearance."""
@@ -119,25 +127,25 @@ class Finding:
         for check in self.checks:
             places.setdefault(check.where, []).append(check)
         return [
-            FindingPart(where, combined(check.word for check in found), tuple(found))
+            FindingPart(where, combined(check.outcome for check in found), tuple(found))
             for where, found in places.items()
         ]
 
-    def at(self, word: Word) -> list[FindingPart]:
+    def at(self, outcome: Outcome) -> list[FindingPart]:
         """Return the places with this outcome."""
-        return [part for part in self.parts() if part.word == word]
+        return [part for part in self.parts() if part.outcome == outcome]
 
     def sentence(self) -> str:
-        """Say the outcome and how it came about."""
-        counts = {word: sum(check.word == word for check in self.checks) for word in WORDS}
-        shown = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-        reasons = dict.fromkeys(check.outcome.why for check in self.checks if check.outcome.why)
-        text = f"{self.word.capitalize()}: {counted(len(self.checks), 'check')}, {shown or 'none made'}"
+        """Return the outcome and the counts of its checks."""
+        counts = {outcome: sum(check.outcome == outcome for check in self.checks) for outcome in OUTCOMES}
+        shown = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+        reasons = dict.fromkeys(check.result.why for check in self.checks if check.result.why)
+        text = f"{self.outcome.capitalize()}: {counted(len(self.checks), 'check')}, {shown or 'none made'}"
         return f"{text} ({'; '.join(reasons)})." if reasons else f"{text}."
 
     def lines(self) -> list[str]:
-        """Return one line per number, deciding ones first; those undefined for the same reason share one."""
-        every: list[Check | Number] = [*self.checks, *self.numbers]
+        """Return one line per number, deciding ones first; those undefined for one reason share a line."""
+        every: list[Check | ContextNumber] = [*self.checks, *self.numbers]
         out = [_located(item, item.text()) for item in every if item.estimate.is_defined]
         reasons: dict[str, list[str]] = {}
         for item in every:
@@ -153,7 +161,7 @@ class Finding:
             "task": self.task,
             "claim": self.claim,
             "source": self.source,
-            "word": self.word,
+            "outcome": self.outcome,
             "sentence": self.sentence(),
             "rule": self.rule,
             "checks": [check.record() for check in self.checks],
@@ -170,26 +178,26 @@ class Reading:
 
     @property
     def n_checks(self) -> int:
-        """Checks that could be made: each has a p-value and counts for the correction."""
-        return sum(math.isfinite(c.outcome.p) for item in self.findings for c in item.checks)
+        """Number of checks with a p-value; these count for the correction."""
+        return sum(math.isfinite(c.result.p) for item in self.findings for c in item.checks)
 
     @property
     def n_undefined(self) -> int:
-        """Checks that lacked numbers or texts."""
+        """Number of checks without enough numbers or texts."""
         return sum(len(item.checks) for item in self.findings) - self.n_checks
 
-    def counts(self) -> dict[Word, int]:
-        """Return how many findings have which outcome."""
-        return {word: sum(item.word == word for item in self.findings) for word in WORDS}
+    def counts(self) -> dict[Outcome, int]:
+        """Return the number of findings by outcome."""
+        return {outcome: sum(item.outcome == outcome for item in self.findings) for outcome in OUTCOMES}
 
     def sentence(self) -> str:
-        """Say the outcomes, how many checks were made and how they were corrected."""
-        counts = ", ".join(f"{count} {word}" for word, count in self.counts().items())
+        """Return the outcomes, the number of checks and the correction, as sentences."""
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts().items())
         missing = f" ({self.n_undefined} more could not be made)" if self.n_undefined else ""
         made = f"{counted(self.n_checks, 'check')} {'was' if self.n_checks == 1 else 'were'} made{missing}"
         return (
-            f"{counted(len(self.findings), 'finding')}: {counts}. {made}; words hold "
-            f"after {CORRECTION}'s correction over all of them at {ALPHA:g} (each claim's own is shown too)."
+            f"{counted(len(self.findings), 'finding')}: {counts}. {made}. Outcomes hold after {CORRECTION}'s "
+            f"correction over all checks at {ALPHA:g}; p-values corrected within each claim are shown too."
         )
 
     def record(self) -> dict[str, Any]:
@@ -206,7 +214,7 @@ class Reading:
         }
 
     def text(self) -> str:
-        """Return word, claim, numbers, rule and remarks of every finding; all outcomes look alike."""
+        """Return outcome, claim, numbers, rule and remarks of every finding, in one layout."""
         lines = []
         for place, item in enumerate(self.findings, 1):
             lines.append(f"{place}. {item.heading}")
@@ -218,9 +226,9 @@ class Reading:
         return "\n".join([self.sentence(), "", *lines, *RULES, ""])
 
 
-def combined(words: Iterable[Word]) -> Word:
-    """Return the word of a claim that needs all of these."""
-    found = list(words)
+def combined(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the outcome of a claim that requires all of these."""
+    found = list(outcomes)
     if NOT_SUPPORTED in found:
         return NOT_SUPPORTED
     return SUPPORTED if found and set(found) == {SUPPORTED} else OPEN
@@ -230,33 +238,33 @@ def judge(findings: Iterable[Finding], level: float = 0.95) -> Reading:
     """Return the findings with the outcome of every check, corrected over each claim and over all.
 
     Args:
-        findings: everything that is read together.
+        findings: all findings that are judged together.
         level: coverage of the checks' intervals.
     """
     kept = list(findings)
     checks = [(place, check) for place, item in enumerate(kept) for check in item.checks]
     raw = np.array([check.p_values(level) for _, check in checks], np.float64).reshape(-1, 2)
     ids = [kept[place].id for place, _ in checks]
-    outcomes = _outcomes([check for _, check in checks], raw, ids)
+    results = _results([check for _, check in checks], raw, ids)
     done: dict[int, list[Check]] = {place: [] for place in range(len(kept))}
-    for (place, check), outcome in zip(checks, outcomes, strict=True):
-        done[place].append(replace(check, outcome=outcome))
+    for (place, check), result in zip(checks, results, strict=True):
+        done[place].append(replace(check, result=result))
     return Reading(tuple(replace(item, checks=tuple(done[place])) for place, item in enumerate(kept)))
 
 
-def _outcomes(checks: Sequence[Check], raw_N2: Any, ids: Sequence[str]) -> list[CheckOutcome]:
+def _results(checks: Sequence[Check], raw_N2: Any, ids: Sequence[str]) -> list[CheckResult]:
     columns = []
     for side in (0, 1):
         p = raw_N2[:, side]
         columns += [p, _by_claim(p, ids), adjust(p, "holm")]
     out = []
     for check, row in zip(checks, np.column_stack(columns).tolist() if checks else [], strict=True):
-        word: Word = OPEN
+        outcome: Outcome = OPEN
         if row[5] < ALPHA:
-            word = NOT_SUPPORTED
+            outcome = NOT_SUPPORTED
         elif row[2] < ALPHA and check.fits():
-            word = SUPPORTED
-        out.append(CheckOutcome(word, row[0], row[1], row[2], row[3], row[4], row[5], check.too_few()))
+            outcome = SUPPORTED
+        out.append(CheckResult(outcome, row[0], row[1], row[2], row[3], row[4], row[5], check.too_few()))
     return out
 
 

@@ -1,4 +1,4 @@
-"""Claims about committing several tokens per pass: what it costs, why, and what adaptive rules win."""
+"""Claims on committing several tokens per pass: its cost, the cause, and the gain of adaptive rules."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from orderlens.rules.cards import base_name
 
 SMALL_NATS, SMALL_BITS, SMALL_POINTS = 0.005, 0.005, 1.0
 """Too small to count: nats per token, bits per byte (and nats per evaluator token), percentage points."""
-HARDLY = 1.01
-"""Tokens per pass up to which a rule commits hardly anything together: it is the ladder's first rung."""
+ONE_PER_PASS = 1.01
+"""Tokens per pass up to which a rule counts as one token per pass, the ladder's first rung."""
 SMALL_VAR = 0.01
-"""Nats²."""
+"""Differences of Var up to this (nats²) are too small to count."""
 
 
 def parallel_findings(study: Study) -> list[Finding]:
-    """Return the claims that the runs can speak about; a run without sets says nothing."""
+    """Return the claims that the runs have data for; empty if no policy commits sets."""
     found = measures(study)
     out = [*_on_fixed_texts(study), *_gains(found, study.options.resampling)]
     return [finding for finding in out if finding.checks]
@@ -35,54 +35,61 @@ def _on_fixed_texts(study: Study) -> Iterator[Finding]:
     ladder = ladder_of(study.orders(frame))
     if not ladder:
         return
-    alone, sets = ladder[0], ladder[1:]
+    single, sets = ladder[0], ladder[1:]
     how = study.options.resampling
     mean, var = (Paired.of(wide_of(frame, name), how) for name in ("mean", "var"))
     yield Finding(
         "sets-cost-likelihood",
-        "Committing several tokens per pass costs likelihood, the order being the same.",
+        "Under the same order, committing several tokens per pass lowers the likelihood.",
         tuple(
-            Check("loss (nats/token)", mean.difference(alone, rung), margin=SMALL_NATS, digits=4, where=rung)
+            Check("loss (nats/token)", mean.difference(single, rung), margin=SMALL_NATS, digits=4, where=rung)
             for rung in sets
         ),
         "ours",
-        rule=f"one token per pass minus K tokens per pass, mean log q; up to {SMALL_NATS:g} is too small.",
+        rule="mean log q with one token per pass minus that with K tokens per pass lies above 0; up to "
+        f"{SMALL_NATS:g} nats per token is too small to count.",
     )
     yield Finding(
         "var-falls-with-sets",
-        "Larger sets have the lower Var over tokens, although they cost likelihood: Var misleads here.",
+        "Larger sets have lower Var over tokens but also a lower likelihood, so Var is misleading here.",
         tuple(
-            Check("Var one by one − Var (nats²)", var.difference(alone, rung), margin=SMALL_VAR, where=rung)
+            Check(
+                "Var with one token per pass − Var (nats²)",
+                var.difference(single, rung),
+                margin=SMALL_VAR,
+                where=rung,
+            )
             for rung in sets
         ),
         "ours",
-        rule=f"Var of one token per pass minus Var of K; up to {SMALL_VAR:g} nats² is too small.",
+        rule="Var with one token per pass minus Var with K tokens per pass lies above 0; up to "
+        f"{SMALL_VAR:g} nats² is too small to count.",
     )
     yield Finding(
         "loss-is-coupling",
-        "Most of what sets cost is coupling: what tokens committed together know of each other.",
-        tuple(_share(study, alone, rung, how) for rung in sets),
+        "Most of the loss of committing sets is coupling: ignored dependence between tokens of a set.",
+        tuple(_share(study, single, rung, how) for rung in sets),
         "ours",
-        rule="coupling minus half of the loss lies above 0: it is more than half of the loss.",
+        rule="coupling minus half of the loss lies above 0, so coupling is more than half of the loss.",
     )
 
 
-def _share(study: Study, alone: str, rung: str, how: Resampling) -> Check:
+def _share(study: Study, single: str, rung: str, how: Resampling) -> Check:
     """Return coupling per token minus half of the loss, text by text."""
     known = study.shared(coupled_traces)
-    each = wide_of(known.assign(each=known["coupling"] / known["n"]), "each")
+    coupling = wide_of(known.assign(per_token=known["coupling"] / known["n"]), "per_token")
     mean = wide_of(known, "mean")
     label = "coupling − ½ loss (nats/token)"
-    if rung not in each.columns:
+    if rung not in coupling.columns:
         why = "no couplings were measured: score with --couplings N"
         return Check(label, Estimate.undefined(why), digits=4, where=rung)
-    difference = each[rung] - (mean[alone] - mean[rung]) / 2
+    difference = coupling[rung] - (mean[single] - mean[rung]) / 2
     paired = Paired.of(pd.DataFrame({"more": difference.dropna()}), how)
     return Check(label, paired.mean("more"), digits=4, where=rung)
 
 
 def _gains(found: Sequence[Measure], how: Resampling) -> Iterator[Finding]:
-    """Do rules that decide how many to commit beat even sets of the same order at equal passes?"""
+    """At equal passes, do adaptive commit rules beat fixed-size sets of the same order?"""
     kinds = (
         (BITS, "likelihood", "saved (bits/byte)", SMALL_BITS, 4),
         (EXTERNAL, "external likelihood", "saved (nats/token)", SMALL_BITS, 4),
@@ -99,11 +106,12 @@ def _gains(found: Sequence[Measure], how: Resampling) -> Iterator[Finding]:
             ]
             yield Finding(
                 f"adaptive-{what.replace(' ', '-')}",
-                f"At equal passes, rules that choose their sets have better {what} than even sets.",
+                f"At equal passes, adaptive commit rules have better {what} than sets of fixed size.",
                 tuple(checks),
                 "ours",
                 task=measure.name.partition(", ")[2],
-                rule="quality minus that of the mixture of two rungs of the ladder with as many passes.",
+                rule="quality minus that of fixed-size sets at equal passes (a mixture of two rungs of the "
+                "ladder) lies above 0.",
             )
 
 
@@ -111,4 +119,4 @@ def _is_rival(point: FrontierPoint, ladder: Sequence[str]) -> bool:
     """Whether a policy has the ladder's order and another commit rule, commits sets, and lies inside it."""
     same = bool(ladder) and base_name(point.order) == base_name(ladder[0])
     rules = same and point.order not in ladder and "+" in point.order
-    return rules and point.gain.is_defined and point.tokens_per_pass.value > HARDLY
+    return rules and point.gain.is_defined and point.tokens_per_pass.value > ONE_PER_PASS

@@ -1,4 +1,4 @@
-"""The findings on sampling temperature: greedy is best, Var grows, max-prob is the most stable order."""
+"""Findings on sampling temperature: greedy is best, Var grows, max-prob is the most stable order."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 from orderlens.analysis import paper
 from orderlens.analysis.compare import Paired, stack, wide_of
 from orderlens.analysis.study import Study
-from orderlens.claims.checks import Check, Number
+from orderlens.claims.checks import Check, ContextNumber
 from orderlens.claims.judge import Finding
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.segments import FloatArray, divide
 
 ORDERS = paper.orders("decoding")
 VARIANT = "max-prob:select=argmax"
-COLLAPSED_PPL, HIGH = paper.number("collapsed_ppl"), paper.number("high_temperature")
+COLLAPSED_PPL, HIGH_TEMPERATURE = paper.number("collapsed_ppl"), paper.number("high_temperature")
 NO_PPL = "external perplexity was not measured"
 
 
 _TWO_RULES = (
-    "By default max-prob compares drawn tokens, which favours likely draws and so cools the sampling by "
-    "itself; the argmax rule chooses the position first and then draws."
+    "By default max-prob compares sampled tokens. This favours likely samples and thereby lowers the "
+    "effective temperature. The argmax rule chooses the position first and then samples its token."
 )
 
 
@@ -39,7 +39,7 @@ class Sweep:
         self.var = Paired.of(wide_of(frame, "var", keys), resampling)
         self.distinct = Paired.of(wide_of(frame, "distinct_3", keys), resampling)
         if study.external is not None:
-            scored = frame.assign(ppl=np.exp(study.external["nll"].reindex(frame.index)))
+            scored = frame.assign(ppl=np.exp(study.external["nll_whole"].reindex(frame.index)))
             self.ppl = Paired.of(wide_of(scored, "ppl", keys), resampling)
 
     def orders(self, table: Paired, temperature: float) -> list[str]:
@@ -102,24 +102,24 @@ def greedy_lowest(sweep: Sweep) -> Finding:
         for order in ORDERS
     )
     numbers = [
-        Number(
+        ContextNumber(
             f"median external PPL at T = 0, {order}",
             sweep.median(order, 0.0),
-            _printed(order, 0.0, "external_ppl"),
+            _printed(order, 0.0, "external_ppl_whole"),
             2,
         )
         for order in ORDERS
     ]
     distinct = [_distinct(sweep, value) for value in (0.0, sweep.near_one())] if sweep.warm else []
-    numbers += [Number(f"Distinct-3 of max-prob at T = {t:g}", c) for t, c in distinct]
+    numbers += [ContextNumber(f"Distinct-3 of max-prob at T = {t:g}", c) for t, c in distinct]
     return Finding(
         "greedy-lowest",
-        "For every order greedy decoding has the lowest external perplexity.",
+        "For every order, greedy decoding has the lowest external perplexity.",
         checks,
         "Appendix C, Q1",
-        rule="for each order the lowest median at T > 0 exceeds the median at T = 0.",
+        rule="for each order, the lowest median at T > 0 exceeds the median at T = 0.",
         numbers=tuple(numbers),
-        remarks=("Low perplexity is also what repetitive text gets: read it beside Distinct-3.",),
+        remarks=("Repetitive text also has low perplexity: compare with Distinct-3.",),
     )
 
 
@@ -140,7 +140,7 @@ def _over_greedy(sweep: Sweep, order: str) -> Estimate:
 
 
 def _from_greedy(sweep: Sweep, table: Paired, order: str) -> Paired | None:
-    """Return one order's columns, T = 0 first; None when there is nothing to compare."""
+    """Return one order's columns, T = 0 first; None if there is nothing to compare."""
     warm = [cell(order, value) for value in sweep.warm if table.has(cell(order, value))]
     return table.pick(cell(order, 0.0), *warm) if warm and table.has(cell(order, 0.0)) else None
 
@@ -155,13 +155,13 @@ def var_grows(sweep: Sweep) -> Finding:
         values = [sweep.mean_var(order, value).value for value in sweep.temperatures]
         steps += int(np.sum(np.diff(values) <= 0))
         theirs = _printed(order, top, "var")
-        numbers.append(Number(f"Var at T = {top:g}, {order}", sweep.mean_var(order, top), theirs))
+        numbers.append(ContextNumber(f"Var at T = {top:g}, {order}", sweep.mean_var(order, top), theirs))
     return Finding(
         "var-grows",
-        "Var(log q) grows with temperature for every order; greedy has the smallest.",
+        "For every order, Var(log q) grows with temperature and is smallest under greedy decoding.",
         tuple(checks),
         "Appendix C, Q1",
-        rule="for each order Var at every T > 0 exceeds Var at T = 0.",
+        rule="for each order, Var at every T > 0 exceeds Var at T = 0.",
         numbers=tuple(numbers),
         remarks=(f"Steps between neighbouring temperatures at which Var does not rise: {steps}.",),
     )
@@ -192,16 +192,18 @@ def max_prob_stable(sweep: Sweep) -> Finding:
     )
     name = f"median external PPL at T = {top:g}"
     numbers = (
-        Number("the first with the argmax rule", _lead(sweep, VARIANT, top, "ppl")),
-        Number("the second with the argmax rule", _lead(sweep, VARIANT, top, "var")),
+        ContextNumber("the first with the argmax rule", _lead(sweep, VARIANT, top, "ppl")),
+        ContextNumber("the second with the argmax rule", _lead(sweep, VARIANT, top, "var")),
         *(
-            Number(f"{name}, {order}", sweep.median(order, top), _printed(order, top, "external_ppl"), 1)
+            ContextNumber(
+                f"{name}, {order}", sweep.median(order, top), _printed(order, top, "external_ppl_whole"), 1
+            )
             for order in (*ORDERS, VARIANT)
         ),
     )
     return Finding(
         "max-prob-stable",
-        "Under sampling max-prob changes least: its perplexity rises most slowly and its Var stays lowest.",
+        "Under sampling, max-prob changes least: its perplexity rises most slowly and its Var stays lowest.",
         checks,
         "Appendix C, Q2",
         rule="max-prob's rise of log perplexity and its Var lie below those of every other order.",
@@ -244,7 +246,8 @@ def spread_grows(sweep: Sweep) -> Finding:
         "Appendix C, Q2",
         rule=f"the log of the spread at T = {top:g} over the spread at T = 0 lies above 0.",
         numbers=tuple(
-            Number(f"spread of median PPL at T = {t:g}", _spread(sweep, [t]), theirs.get(t), 2) for t in shown
+            ContextNumber(f"spread of median PPL at T = {t:g}", _spread(sweep, [t]), theirs.get(t), 2)
+            for t in shown
         ),
     )
 
@@ -266,7 +269,7 @@ def _spread(sweep: Sweep, temperatures: Sequence[float]) -> Estimate:
 
 def high_temperature(sweep: Sweep) -> Finding:
     """Do all orders collapse at T ≥ 1.3?"""
-    hot = [value for value in sweep.warm if value >= HIGH]
+    hot = [value for value in sweep.warm if value >= HIGH_TEMPERATURE]
     name = "median external PPL at T"
     checks = [
         Check(
@@ -279,12 +282,12 @@ def high_temperature(sweep: Sweep) -> Finding:
         for value in hot
         for order in ORDERS
     ]
-    none = Check(f"{name} ≥ {HIGH:g}", Estimate.undefined("no such temperature in this run"))
+    none = Check(f"{name} ≥ {HIGH_TEMPERATURE:g}", Estimate.undefined("no such temperature in this run"))
     return Finding(
         "high-temperature",
-        "From T = 1.3 on every order collapses: median external perplexity exceeds 1,000.",
+        "From T = 1.3 on, every order collapses: median external perplexity exceeds 1,000.",
         tuple(checks) or (none,),
         "Appendix C, high-temperature regime",
         rule="at every T ≥ 1.3 the median of every order exceeds 1,000.",
-        remarks=("The threshold belongs to GPT-2 Large; another evaluator has another scale.",),
+        remarks=("The threshold was set for GPT-2 Large; other evaluators have other scales.",),
     )

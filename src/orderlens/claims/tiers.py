@@ -11,24 +11,32 @@ import pandas as pd
 
 from orderlens.analysis import paper
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
-from orderlens.analysis.compare import mean_difference
+from orderlens.analysis.compare import mean_difference, paired_difference
 from orderlens.analysis.frames import finite_rows, graded_rows, side_by_side
 from orderlens.analysis.predictors import pool_seeds
 from orderlens.analysis.selecting import is_candidate, pick_weights
 from orderlens.claims.checks import Check
 from orderlens.claims.judge import Finding
-from orderlens.metrics.estimate import Clusters, Estimate, Resampling, function_of_sums, means, student_t
+from orderlens.metrics.estimate import (
+    Clusters,
+    Estimate,
+    Resampling,
+    function_of_sums,
+    least_mean,
+    means,
+    student_t,
+)
 from orderlens.metrics.ranks import natural_spline_basis, orthonormal_basis, residuals
 from orderlens.metrics.segments import FloatArray, divide
 from orderlens.rules.cards import is_random, is_structured
 
 MIN_ITEMS = 50
-"""Items below which orders are not compared: intervals of so few would be too rough."""
+"""Minimum number of items for comparing orders; intervals over fewer would be too rough."""
 MIN_EACH = 20
-"""Correct and incorrect answers that a cell needs before anything is said about it, and that all orders need
-together before their accuracies are compared."""
-ALIKE_PP, CLOSE_PP, SMALL_PP = paper.number("structured_band_pp"), paper.number("min_v_band_pp"), 1.0
-"""Percentage points: the paper's bands of structured orders and of min-V, and what is too small to count."""
+"""Minimum number of correct and of incorrect answers in a cell, and over all orders whose accuracies are
+compared."""
+EQUAL_PP, CLOSE_PP, SMALL_PP = paper.number("structured_band_pp"), paper.number("min_v_band_pp"), 1.0
+"""Percentage points: the paper's bands of structured orders and of min-V; differences too small to count."""
 
 
 def order_findings(task: str, rows: pd.DataFrame, how: Resampling) -> list[Finding]:
@@ -52,9 +60,9 @@ def higher_var(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding
     var, tier, chance = _by_tier(graded, "var")
     if not (tier and chance):
         return []
-    difference = _paired(var[chance].mean(axis=1) - var[tier].mean(axis=1), how)
+    difference = paired_difference(var[chance].mean(axis=1), var[tier].mean(axis=1), how, _NOT_BOTH)
     claim = "Random orders have higher Var than structured ones on the same items."
-    check = Check("Var(random) − Var(structured)", difference, least=MIN_ITEMS)
+    check = Check("Var(random) − Var(structured)", difference, min_n=MIN_ITEMS)
     return [Finding("random-higher-var", claim, (check,), task=task)]
 
 
@@ -65,17 +73,17 @@ def tiers(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
     if tier and chance:
         better = 100 * (right[tier].mean(axis=1) - right[chance].mean(axis=1))
         check = Check(
-            "structured − random (pp)", _paired(better, how), margin=SMALL_PP, least=MIN_ITEMS, digits=2
+            "structured − random (pp)", _paired(better, how), margin=SMALL_PP, min_n=MIN_ITEMS, digits=2
         )
         claim = "The structured orders answer more items correctly than random orders."
         out.append(Finding("structured-better", claim, (check,), task=task))
     if len(tier) > 1:
         checks = tuple(
-            alike(f"{first} against {second}", _paired(100 * (right[first] - right[second]), how))
+            equality_check(f"{first} against {second}", _paired(100 * (right[first] - right[second]), how))
             for first, second in itertools.combinations(tier, 2)
         )
-        claim = f"The structured orders are equally accurate (within {ALIKE_PP:g} pp)."
-        out.append(Finding("structured-alike", claim, checks, "Table 2", task))
+        claim = f"The structured orders are equally accurate (within {EQUAL_PP:g} pp)."
+        out.append(Finding("structured-equal", claim, checks, "Table 2", task))
     return out
 
 
@@ -86,21 +94,24 @@ def _by_tier(graded: pd.DataFrame, value: str) -> tuple[pd.DataFrame, list[str],
     return wide, tier, [order for order in wide.columns if is_random(str(order))]
 
 
-def alike(where: str, difference: Estimate) -> Check:
-    """Return the check of equality: the interval must keep away from both ends of the band."""
+def equality_check(where: str, difference: Estimate) -> Check:
+    """Return the check of equality: the whole interval must lie inside the band."""
     return Check(
         "difference (pp)",
         difference,
-        above=-ALIKE_PP,
-        below=ALIKE_PP,
-        least=MIN_ITEMS,
+        above=-EQUAL_PP,
+        below=EQUAL_PP,
+        min_n=MIN_ITEMS,
         digits=2,
         where=where,
     )
 
 
+_NOT_BOTH = "no item was answered under both"
+
+
 def _paired(differences: pd.Series, how: Resampling) -> Estimate:
-    return mean_difference(differences, how, "no item under both")
+    return mean_difference(differences, how, _NOT_BOTH)
 
 
 def halves(task: str, graded: pd.DataFrame, how: Resampling) -> Finding:
@@ -121,18 +132,18 @@ def halves(task: str, graded: pd.DataFrame, how: Resampling) -> Finding:
             "low Var − high Var (pp)",
             cell,
             margin=SMALL_PP,
-            least=MIN_ITEMS,
+            min_n=MIN_ITEMS,
             digits=2,
             where=f"half with {half} mean log q",
         )
         for half, cell in zip(("high", "low"), found, strict=True)
     )
-    claim = "In each half of mean log q (orders pooled), answers with low Var are right more often."
+    claim = "With orders pooled, answers with low Var are more often correct in both halves of mean log q."
     return Finding("low-var-in-halves", claim, checks, "Table 4", task)
 
 
 def beyond_the_mean(task: str, graded: pd.DataFrame, how: Resampling) -> Finding:
-    """Do the pooled advantages of low Var exceed what mean log q and length would give by themselves?"""
+    """Do the pooled advantages of low Var exceed those that mean log q and length alone explain?"""
     inside = quadrant_flags(graded["mean"].to_numpy(np.float64), graded["var"].to_numpy(np.float64))
     share = divide(inside.astype(np.float64), inside.sum(axis=0)[None].astype(np.float64))
     weights = {
@@ -147,24 +158,24 @@ def beyond_the_mean(task: str, graded: pd.DataFrame, how: Resampling) -> Finding
         weights["min-V − max-V"] = chosen
     checks = tuple(
         Check(
-            "more than mean and length give (pp)",
+            "advantage beyond mean and length (pp)",
             _beyond(graded, 100 * weight, how.level),
             margin=SMALL_PP,
-            least=MIN_ITEMS,
+            min_n=MIN_ITEMS,
             digits=2,
             where=where,
         )
         for where, weight in weights.items()
     )
-    claim = "The advantage of low Var over all orders is more than mean log q and length would produce."
+    claim = "With orders pooled, low Var has a larger advantage than mean log q and length explain."
     return Finding("beyond-the-mean", claim, checks, task=task)
 
 
 def _beyond(graded: pd.DataFrame, weight_N: FloatArray, level: float) -> Estimate:
-    """Return a weighted sum of correctness less what smooth functions of mean and length explain of it.
+    """Return a weighted sum of correctness minus the part that smooth functions of mean and length explain.
 
-    Each order has its own level and its own curve along the mean, which may bend either way. Errors are
-    clustered by item, the interval is Student's.
+    Each order has a separate intercept and a separate curve along the mean, which need not be monotone.
+    Errors are clustered by item; the interval is Student's t.
     """
     if not np.isfinite(weight_N).all():
         return Estimate.undefined("a group is empty")
@@ -187,15 +198,24 @@ def _beyond(graded: pd.DataFrame, weight_N: FloatArray, level: float) -> Estimat
 
 
 def choosing(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
-    """What is it worth to choose one order per item by its Var (the paper's min-V)?"""
+    """How accurate is choosing one order per item by Var (the paper's min-V)?"""
     candidates = graded[is_candidate(graded)]
     structured = candidates[[is_structured(str(order)) for order in candidates["order"]]]
     scopes = (("all orders", candidates), ("structured orders only", structured))
     found = {scope: _selector_checks(rows, how) for scope, rows in scopes if rows["order"].nunique() > 1}
     claims = (
-        ("min-v-over-max-v", "Taking each item's answer with the lowest Var beats taking the highest."),
-        ("min-v-over-max-mean", "Taking the lowest Var beats taking the highest mean log q."),
-        ("min-v-near-best", f"Taking the lowest Var is at most {CLOSE_PP:g} pp below the best single order."),
+        (
+            "min-v-over-max-v",
+            "Choosing each item's answer with the lowest Var is more accurate than choosing the highest.",
+        ),
+        (
+            "min-v-over-max-mean",
+            "Choosing by lowest Var is more accurate than choosing by highest mean log q.",
+        ),
+        (
+            "min-v-near-best",
+            f"Choosing by lowest Var is at most {CLOSE_PP:g} pp below the best single order.",
+        ),
     )
     out = []
     for place, (name, claim) in enumerate(claims):
@@ -211,16 +231,14 @@ def _selector_checks(rows: pd.DataFrame, how: Resampling) -> tuple[Check, ...]:
         name: 100 * np.bincount(item, weights=weights[name] * right, minlength=len(items))
         for name in ("min_v", "max_v", "max_mean")
     }
-    wide = side_by_side(rows, "correct", of="item_id")
-    best = 100 * wide[wide.mean().idxmax()].reindex(items).to_numpy(np.float64)
-    over_max, over_mean, over_best = means(
-        np.column_stack(
-            [score["min_v"] - score["max_v"], score["min_v"] - score["max_mean"], score["min_v"] - best]
-        ),
+    over_max, over_mean = means(
+        np.column_stack([score["min_v"] - score["max_v"], score["min_v"] - score["max_mean"]]),
         Clusters(items, how),
     )
+    wide = 100 * side_by_side(rows, "correct", of="item_id").reindex(items).to_numpy(np.float64)
+    over_best = least_mean(score["min_v"][:, None] - wide, how.level)
     return (
-        Check("min-V − max-V (pp)", over_max, margin=SMALL_PP, least=MIN_ITEMS, digits=2),
-        Check("min-V − max-mean (pp)", over_mean, margin=SMALL_PP, least=MIN_ITEMS, digits=2),
-        Check("min-V − best order (pp)", over_best, above=-CLOSE_PP, least=MIN_ITEMS, digits=2),
+        Check("min-V − max-V (pp)", over_max, margin=SMALL_PP, min_n=MIN_ITEMS, digits=2),
+        Check("min-V − max-mean (pp)", over_mean, margin=SMALL_PP, min_n=MIN_ITEMS, digits=2),
+        Check("min-V − best order (pp)", over_best, above=-CLOSE_PP, min_n=MIN_ITEMS, digits=2),
     )

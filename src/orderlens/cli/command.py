@@ -1,7 +1,7 @@
-"""From words on the command line to a request, and from a request's class to ``--help``.
+"""Parses command lines into requests and builds ``--help`` from the classes of requests.
 
-The only module that imports click: it splits the words and lays out the help. Reading and checking values is
-``orderlens.runs.request``'s.
+The only module that imports click, which splits the words and lays out the help. ``orderlens.runs.request``
+reads and checks the values.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,18 +17,18 @@ from orderlens.runs.request import NEEDED, BadValueError, Opt, Option, Request, 
 
 Q = TypeVar("Q", bound=Request)
 WIDTH = 100
-"""Most columns of ``--help``."""
+"""Maximum width of ``--help`` in columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verb(Generic[Q]):
-    """A command: its request, and the work that takes one and returns the exit code (None is 0).
+    """A command: the class of its request, and the function that executes a request.
 
     Attributes:
         kind: the request's class.
-        work: what the command does.
+        work: executes a request and returns the exit code; None means 0.
         about: the class whose docstring is the help.
-        loose: hand on options that the request does not know, as its field ``rest``.
+        loose: unknown options go into the request's field ``rest`` instead of being refused.
     """
 
     kind: type[Q]
@@ -38,7 +38,7 @@ class Verb(Generic[Q]):
 
     @property
     def help(self) -> str:
-        """What the command does."""
+        """The text at the top of ``--help``."""
         return cleandoc(self.about.__doc__ or "")
 
     @property
@@ -50,12 +50,12 @@ class Verb(Generic[Q]):
 def takes(
     kind: type[Q], about: type | None = None, *, loose: bool = False
 ) -> Callable[[Callable[[Q], int | None]], Verb[Q]]:
-    """Make a function the work of a command with the options of ``kind``."""
+    """Decorate the function that executes requests of class ``kind``; returns its ``Verb``."""
     return lambda work: Verb(kind, work, about or kind, loose)
 
 
 def run(name: str, verb: Verb[Any], words: Sequence[str]) -> int:
-    """Read the words and do the work; return the exit code.
+    """Parse the words and execute the request; return the exit code.
 
     Raises:
         UserInputError: an option is unknown, missing or has a value that it cannot have.
@@ -71,13 +71,13 @@ def run(name: str, verb: Verb[Any], words: Sequence[str]) -> int:
 
 
 def _named_by_flag(error: BadValueError, verb: Verb[Any]) -> UserInputError:
-    """Return the error with the option as it is typed."""
+    """Return the error with the option named as on the command line."""
     flags = {item.name: item.flag for item in options(verb.kind)}
     return UserInputError(f"{flags.get(error.option, error.option)} {shown_value(error.value)} {error.why}")
 
 
 def request_of(verb: Verb[Q], words: Sequence[str], name: str = "") -> Q:
-    """Return what the words ask for.
+    """Return the request that the words describe.
 
     Raises:
         UserInputError: as ``run``.
@@ -122,12 +122,14 @@ def _read(item: Option, value: Any) -> Any:
 
 
 def _complaint(error: click.ClickException, verb: Verb[Any]) -> str:
-    """Return what is wrong with the words, in ours."""
+    """Return the parser's complaint in our wording."""
     from orderlens.registry import suggest
 
     if isinstance(error, click.NoSuchOption):
         flags = [item.flag for item in options(verb.kind) if not item.opt.place]
-        return f"unknown option {error.option_name}{suggest(error.option_name, flags)}; --help lists all"
+        return (
+            f"unknown option {error.option_name}{suggest(error.option_name, flags) or ';'} --help lists all"
+        )
     if isinstance(error, click.BadOptionUsage):
         return f"{error.option_name} needs a value; --help says which"
     text = " ".join(error.format_message().split())
@@ -142,7 +144,7 @@ def _complaint(error: click.ClickException, verb: Verb[Any]) -> str:
 
 
 class _Command(click.Command):
-    """A command whose help shows arguments, options and one heading per panel."""
+    """A click command whose help has one section per panel."""
 
     def __init__(self, name: str, verb: Verb[Any]) -> None:
         self.verb = verb
@@ -168,7 +170,7 @@ class _Command(click.Command):
 
 
 def label(item: Option) -> str:
-    """Return an option as ``--help`` lists it: letter, name, negation and what its value is."""
+    """Return an option as ``--help`` lists it: short form, name, negation and placeholder of the value."""
     if item.opt.place:
         return item.flag
     names = f"{item.opt.short}, {item.flag}" if item.opt.short else item.flag
@@ -180,14 +182,13 @@ def label(item: Option) -> str:
 def _metavar(item: Option) -> str:
     if words := allowed(item):
         return f"[{'|'.join(words)}]"
-    kind = type_name(item)
-    return {"int": "INTEGER", "float": "NUMBER", "Path": "PATH"}.get(
-        kind, "LIST" if item.is_several else "TEXT"
-    )
+    if item.is_several and not item.opt.repeat:
+        return "LIST"
+    return {"int": "INTEGER", "float": "NUMBER", "Path": "PATH"}.get(type_name(item), "TEXT")
 
 
 def allowed(item: Option) -> tuple[str, ...]:
-    """Return the words that the option accepts, where they are few."""
+    """Return the values of an option that accepts a fixed list of words; else nothing."""
     from typing import Literal, get_args, get_origin
 
     kinds = [item.kind, *get_args(item.kind)]
@@ -209,12 +210,14 @@ def default_of(item: Option) -> str:
     value = item.on_command_line
     if value is NEEDED:
         return "  [required]"
+    if item.is_flag:
+        return f"  [default: {'yes' if value else 'no'}]" if item.opt.negative else ""
     text = item.opt.shown or default_text(value)
-    return f"  [default: {text}]" if text and not (item.is_flag and value is False) else ""
+    return f"  [default: {text}]" if text else ""
 
 
 def default_text(value: Any) -> str:
-    """Return a default as one would type it."""
+    """Return a default as it is typed on the command line."""
     if value is None or value == ():
         return ""
     if isinstance(value, tuple | list):
@@ -256,6 +259,6 @@ def overview(
 
 @dataclass(frozen=True, kw_only=True)
 class Output(Request):
-    """What every command takes."""
+    """The option that every command has."""
 
     json: Annotated[bool, Opt("Print machine-readable JSON instead of text.")] = field(default=False)

@@ -1,7 +1,7 @@
-"""What every verb shares: output and progress bars.
+"""Consoles and progress bars of all commands.
 
-The two consoles are the only way to the terminal: strings are plain text (no markup, no emoji codes), and
-what could steer a terminal is shown as its escape, wherever it came from; ASCII where it shows no more.
+All output goes through the two consoles. They print plain text (no markup, no emoji codes) and escape control
+characters. Terminals that show only ASCII get ASCII spellings.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Bar", "SafeConsole", "print_json", "print_line", "print_text", "progress_bar", "stderr", "stdout"]
 UNKNOWN_WIDTH = 80
-"""Columns of a terminal that does not say how many it has."""
+"""Columns of a terminal of unknown width."""
 
 
 class SafeConsole(Console):
-    """A console that shows characters which could steer the terminal as escapes."""
+    """A console that escapes control characters."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -49,11 +49,11 @@ class SafeConsole(Console):
             self.width = UNKNOWN_WIDTH
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Make a string safe before it is measured, so that columns stay aligned."""
+        """Escape a string before it is measured, so that columns stay aligned."""
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Make everything else safe; what rich itself sends to the terminal is marked as control."""
+        """Escape all other text; rich marks its own control sequences, which stay."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
@@ -66,13 +66,25 @@ UNBOUND_WIDTH = 100
 
 
 def table_width() -> int:
-    """Return the most columns of a table as text: the terminal's, where the output goes to one."""
+    """Return the maximum width of text tables: that of the terminal, or a fixed one for files and pipes."""
     return stdout.width if stdout.is_terminal else UNBOUND_WIDTH
 
 
 def print_text(text: str) -> None:
-    """Print plain text; markup in it is shown, never interpreted."""
+    """Print plain text; markup is not interpreted."""
     stdout.print(text)
+
+
+_HEIGHTS = {"[▁▂]": "red", "[▃▄▅]": "yellow", "[▆▇█]": "green", "░|‹EOS›": "dim"}
+"""Characters of a sketch → their colour: low, middling and high probability; masks and EOS."""
+
+
+def print_sketch(text: str) -> None:
+    """Print a drawing of traces, with bars in the colour of their height where the terminal has colours."""
+    drawing = stdout.render_str(text)
+    for characters, colour in _HEIGHTS.items():
+        drawing.highlight_regex(characters, colour)
+    stdout.print(drawing)
 
 
 LOOK_AFTER_S = 60.0
@@ -80,7 +92,7 @@ TOO_LONG_S = 3600.0
 
 
 class Forecast:
-    """Predicts from the first minute's speed; the minute begins when the total is known."""
+    """Predicts the remaining time from the first minute, which starts when the total is known."""
 
     def __init__(
         self, shorter: str, total: int | None = None, clock: Callable[[], float] | None = None
@@ -90,11 +102,11 @@ class Forecast:
         self.set_total(total)
 
     def set_total(self, total: int | None) -> None:
-        """Say how many steps there are (None: not known yet) and begin the minute."""
+        """Set the number of steps (None: not known yet) and start the minute."""
         self._total, self._done, self._start = total, 0, self._clock()
 
     def advance(self, steps: int) -> str | None:
-        """Count ``steps``; return the warning, once, when it is due."""
+        """Count ``steps``; return a warning, once, if the job will take too long."""
         self._done += steps
         elapsed = self._clock() - self._start
         if self._settled or not self._total or not self._done or elapsed < LOOK_AFTER_S:
@@ -105,8 +117,8 @@ class Forecast:
             return None
         return (
             f"this will take about {_duration(left)} more ({self._done:,} of {self._total:,} in the first "
-            f"{elapsed:.0f} s; fewer where texts end early); Ctrl-C keeps what is done, "
-            f"shorter with {self._shorter}"
+            f"{elapsed:.0f} s; less if texts end early); Ctrl-C keeps finished work, "
+            f"{self._shorter} makes it shorter"
         )
 
 
@@ -116,11 +128,11 @@ def _duration(seconds: float) -> str:
 
 
 EVERY_S = 10.0
-"""Seconds between two lines of one stage."""
+"""Seconds between two progress lines."""
 
 
 class Lines:
-    """Writes how far a stage is, at most every ``EVERY_S`` seconds."""
+    """Prints progress as lines, at most one every ``EVERY_S`` seconds."""
 
     def __init__(
         self, label: str, total: int | None, forecast: Forecast | None, write: Callable[[str], None]
@@ -141,7 +153,7 @@ class Lines:
             self._write(warning)
 
     def set_total(self, total: int) -> None:
-        """Say how many steps there are; 0 means that everything was there already."""
+        """Set the number of steps; 0 means that all work is already done."""
         self._total = total
         if self._forecast:
             self._forecast.set_total(total)
@@ -184,28 +196,28 @@ class Bar:
             stderr.print(warning)
 
     def set_total(self, total: int) -> None:
-        """Say how many steps there are, once that is known."""
+        """Set the number of steps, once it is known."""
         self._progress.update(self._task, total=total)
         if self._forecast:
             self._forecast.set_total(total)
 
     def show_workers(self, states: Sequence[WorkerState]) -> None:
-        """Show how many workers do what, beside the label."""
-        self._progress.update(self._task, description=f"{self._label} · {crew_line(states)}")
+        """Show the number of workers in each state next to the label."""
+        self._progress.update(self._task, description=f"{self._label} · {states_line(states)}")
 
     def finish(self) -> None:
-        """Say that the steps taken were all: texts that end early need fewer than were foreseen."""
+        """Set the total to the finished steps, because texts that end early need fewer."""
         self._progress.update(self._task, total=self._progress.tasks[self._task].completed)
 
 
-def crew_line(states: Sequence[WorkerState]) -> str:
+def states_line(states: Sequence[WorkerState]) -> str:
     """Return ``3 working, 1 loading``."""
     counts = Counter(state.state for state in states)
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
 class _Rate(ProgressColumn):
-    """Steps per second, over the last half minute."""
+    """Steps per second over the last 30 seconds."""
 
     def render(self, task: Task) -> Text:
         """Return the text of the column."""
@@ -216,16 +228,16 @@ class _Rate(ProgressColumn):
 def progress_bar(
     label: str, total: int | None, *, quiet: bool = False, shorter: str | None = None
 ) -> Iterator[Bar | Lines]:
-    """Show a bar with elapsed and remaining time on standard error; yields the function that advances it.
+    """Show a progress bar on standard error; yields the function that advances it.
 
-    Where standard error is no terminal, a line now and then takes the bar's place.
+    If standard error is not a terminal, progress lines replace the bar.
 
     Args:
         label: what is counted.
-        total: how much there is, where it is known already.
-        quiet: show no bar.
-        shorter: the options that make the job shorter; with them, a job whose first minute predicts more than
-            an hour says so once.
+        total: number of steps, if it is known.
+        quiet: show nothing.
+        shorter: options that make the job shorter. A warning names them if the first minute predicts more
+            than an hour.
     """
     columns = (
         TextColumn("{task.description}", markup=False),

@@ -1,4 +1,4 @@
-"""``orderlens score``, ``generate``, ``sweep`` and ``evaluate``: texts under several orders, into a run.
+"""``orderlens score``, ``generate``, ``sweep``, ``evaluate`` and ``census``: texts under several orders.
 
 No postponed annotations here: the types of fields are read when the command line is built.
 """
@@ -6,32 +6,41 @@ No postponed annotations here: the types of fields are read when the command lin
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from orderlens.api import (
     DECODED,
+    CensusRequest,
     Chat,
     Evaluate,
     Extend,
     Generate,
     Score,
+    run_census,
     run_evaluate,
     run_generate,
     run_score,
 )
 from orderlens.cli.command import Output, takes
 from orderlens.errors import UserInputError
+from orderlens.registry import refuse_unknown
+from orderlens.rules.catalogue import preset_names
 from orderlens.runs.options import (
-    POLICIES,
-    Computing,
-    DataName,
+    DATA,
+    MAX_NEW_TOKENS,
+    OVERFLOW,
+    PREFIX_TOKENS,
+    STOP_AT_EOS,
+    TARGET_TOKENS,
+    TEMPERATURES,
+    AllowShort,
+    Decoding,
     Limit,
     ModelName,
-    PrefixTokens,
     RunOut,
     Seed,
     Split,
-    TargetTokens,
+    orders_option,
 )
 from orderlens.runs.request import Opt, Request
 
@@ -41,32 +50,38 @@ if TYPE_CHECKING:
     from orderlens.texts.loading import LoadedData
 
 SWEPT = f"{DECODED},max-prob:select=argmax"
-"""Above T = 0 max-prob means two rules: compare drawn tokens, or choose the position first and then draw."""
+"""Above T = 0 max-prob has two versions: compare drawn tokens, or choose the position and then draw."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Texts(Request):
-    """Which texts, and how rows with one ``text`` are split."""
+    """Options for the input texts and their split into prompt and target."""
 
-    data: DataName = "passages"
+    data: Annotated[str | None, replace(DATA, shown="passages")] = None
     limit: Limit = None
-    prefix_tokens: PrefixTokens = 32
-    allow_short: Annotated[bool, Opt("Keep texts that are shorter than that.")] = False
+    prefix_tokens: Annotated[
+        int | None, replace(PREFIX_TOKENS, shown="32, or fewer if all texts are short")
+    ] = None
+    allow_short: AllowShort = False
     split: Split = "none"
 
-    def texts(self, model: "Model", target_tokens: int = 0) -> "LoadedData":
-        """Return the samples that the options ask for."""
+    def texts(self, model: "Model", target_tokens: int | None = 0) -> "LoadedData":
+        """Load the samples; without a length of the target, the default one."""
         from orderlens.texts.loading import SplitRule, load_data
 
-        rule = SplitRule(self.prefix_tokens, target_tokens, self.allow_short, self.split)
-        return load_data(self.data, model.tokenizer, rule, limit=self.limit)
+        rule = SplitRule.of(self.prefix_tokens, target_tokens, self.allow_short, self.split)
+        return load_data(
+            "passages" if self.data is None else self.data, model.tokenizer, rule, limit=self.limit
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Targets(Texts):
     """Texts that are split into prompt and target."""
 
-    target_tokens: TargetTokens = 128
+    target_tokens: Annotated[
+        int | None, replace(TARGET_TOKENS, shown="128, or fewer if all texts are short")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,26 +89,54 @@ class ScoreCommand(Score, Targets, Output):
     """``score`` with its texts."""
 
     samples: Any = ()
+    likelihood: Annotated[
+        Sequence[str],
+        Opt(
+            "Also print the likelihood by these methods: policy, elbo, mixture, separated by commas.",
+            metavar="LIST",
+        ),
+    ] = ()
+    draws: Annotated[int, Opt("Masks of method elbo, orders of method mixture.", least=1)] = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.likelihood:
+            refuse_unknown("method", name, ("policy", "elbo", "mixture"))
+
+    def likelihoods(self, model: "Model", samples: Any) -> "list[dict[str, object]]":
+        """Return the averages by method; method policy once per order with an exact likelihood."""
+        from orderlens.runs.likelihood import averages, likelihood
+
+        exact = [policy for policy in self.policies if policy.likelihood() == "exact"]
+        out: list[dict[str, object]] = []
+        for name in self.likelihood:
+            for policy in exact if name == "policy" else ["random"]:
+                table = likelihood(model, samples, method=name, policy=policy, draws=self.draws)  # type: ignore[arg-type]
+                label = name if isinstance(policy, str) else f"policy, {policy.spec}"
+                out += [row | {"method": label} for row in averages([table])]
+        return out
 
 
 @takes(ScoreCommand, Score)
-def score(asked: ScoreCommand) -> None:
+def score(request: ScoreCommand) -> None:
     """Load, score, print."""
     from orderlens.cli.console import progress_bar
     from orderlens.cli.summary import show_summary
     from orderlens.cli.terminal import keeping, kept_in
 
-    policies = asked.policies  # refused before the model is loaded
-    model = asked.load(asked.model)
-    data = asked.texts(model, asked.target_tokens)
+    policies = request.policies  # checked before the model is loaded
+    model = request.load(request.model)
+    data = request.texts(model, request.target_tokens)
     shorter = "--limit, --target-tokens"
     with (
-        keeping(lambda: kept_in(str(asked.out))),
-        progress_bar("scoring (tokens)", None, quiet=asked.json, shorter=shorter) as bar,
+        keeping(lambda: kept_in(str(request.out))),
+        progress_bar("scoring (tokens)", None, quiet=request.json, shorter=shorter) as bar,
     ):
-        ready = replace(asked, model=model, samples=data.samples, orders=policies, progress=bar)
+        ready = replace(request, model=model, samples=data.samples, orders=policies, progress=bar)
         run = run_score(replace(ready, data_record=data.record()))
-    show_summary(run, out=str(asked.out), as_json=asked.json)
+    named, out = preset_names(request.orders), str(request.out)
+    found = request.likelihoods(model, data.samples)
+    show_summary(run, out=out, as_json=request.json, presets=named, likelihoods=found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +144,12 @@ class GenerateCommand(Generate, Texts, Output):
     """``generate`` with its texts or prompts."""
 
     prompts: Any = ()
-    prompt: Annotated[
-        Sequence[str], Opt("A prompt instead of --data; may be given several times.", repeat=True)
-    ] = ()
+    prompt: Annotated[Sequence[str], Opt("Prompt to decode instead of --data; repeatable.", repeat=True)] = ()
     template: Annotated[
         Sequence[str],
-        Opt("Text with holes to fill instead of --data: 'Once [[8]] and [[4]].'", repeat=True),
+        Opt("Text with holes to fill, e.g. 'Once [[8]] and [[4]].'; repeatable.", repeat=True),
     ] = ()
-    live: Annotated[bool, Opt("Show the canvas filling (in a terminal).")] = False
+    live: Annotated[bool, Opt("Show the texts in the terminal while they are decoded.")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,12 +157,12 @@ class GenerateCommand(Generate, Texts, Output):
             getattr(self, item.name) != item.default for item in fields(Texts)
         ):
             raise UserInputError(
-                "--prompt and --template take the place of --data: leave out --data, --limit and splitting"
+                "--prompt and --template replace --data; leave out --data, --limit and options for splitting"
             )
         if self.live and (self.chosen_engine.kind != "local" or (self.workers or 1) > 1):
-            raise UserInputError("--live shows what this process decodes; leave out --engine and --workers")
+            raise UserInputError("--live works with a single process; leave out --engine and --workers")
 
-    def texts(self, model: "Model", target_tokens: int = 0) -> "LoadedData":
+    def texts(self, model: "Model", target_tokens: int | None = 0) -> "LoadedData":
         """Return the prompts and templates of the command line, or the texts of the data."""
         if not (self.prompt or self.template):
             return super().texts(model, target_tokens)
@@ -134,62 +175,66 @@ class GenerateCommand(Generate, Texts, Output):
 
 
 @takes(GenerateCommand, Generate)
-def generate(asked: GenerateCommand) -> None:
+def generate(request: GenerateCommand) -> None:
     """Load, decode, print."""
-    _decode(asked, asked, live=asked.live and _can_be_live(as_json=asked.json))
+    _decode(request, request, live=request.live and _can_be_live(as_json=request.json))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepCommand(Computing, Texts, Output):
-    """Decode prompts over several temperatures into one run.
+class SweepCommand(Decoding, Texts, Output):
+    """Generate texts at several temperatures, in one run.
 
-    A short form of 'orderlens generate --temperature 0,0.3,… --no-stop-at-eos'.
+    Short for 'orderlens generate --temperature 0,0.3,… --no-stop-at-eos'.
     """
 
     out: RunOut
     model: ModelName
-    orders: Annotated[str, Opt(POLICIES, metavar="LIST")] = SWEPT
-    temperatures: Annotated[Sequence[float], Opt("Separated by commas.")] = (0, 0.3, 0.5, 0.7, 1, 1.3, 1.5, 2)
-    max_new_tokens: Annotated[int, Opt("Tokens to generate, at most 16384.")] = 128
+    orders: Annotated[str, orders_option(SWEPT)] = SWEPT
+    temperatures: Annotated["Sequence[float | str]", TEMPERATURES] = (0, 0.3, 0.5, 0.7, 1, 1.3, 1.5, 2)
+    max_new_tokens: Annotated[int, MAX_NEW_TOKENS] = 128
     seed: Seed = 0
-    stop_at_eos: Annotated[bool, Opt("End after the block that holds an EOS.", negative=True)] = False
+    stop_at_eos: Annotated[bool, STOP_AT_EOS] = False
+    overflow: Annotated[Literal["fill", "mask"], OVERFLOW] = "fill"
     chat: Chat = False
     extend: Extend = False
 
 
 @takes(SweepCommand)
-def sweep(asked: SweepCommand) -> None:
+def sweep(request: SweepCommand) -> None:
     """Decode at several temperatures."""
-    shared = {item.name: getattr(asked, item.name) for item in fields(asked) if item.name != "temperatures"}
-    wider = GenerateCommand(**shared, temperature=asked.temperatures)
+    shared = {
+        item.name: getattr(request, item.name) for item in fields(request) if item.name != "temperatures"
+    }
+    wider = GenerateCommand(**shared, temperature=request.temperatures)
     _decode(wider, wider)
 
 
-def _decode(asked: Generate, texts: GenerateCommand, *, live: bool = False) -> None:
+def _decode(request: Generate, texts: GenerateCommand, *, live: bool = False) -> None:
     from orderlens.cli.console import progress_bar
     from orderlens.cli.summary import show_summary
     from orderlens.cli.terminal import keeping, kept_in
 
-    policies, temperatures = asked.policies, asked.temperatures  # refused before the model is loaded
-    model = asked.load(asked.model)
+    policies, temperatures = request.policies, request.temperatures  # checked before the model is loaded
+    model = request.load(request.model)
     data = texts.texts(model)
     quiet, shorter = texts.json or live, "--limit, --max-new-tokens"
     with (
-        keeping(lambda: kept_in(str(asked.out))),
+        keeping(lambda: kept_in(str(request.out))),
         progress_bar("generating (tokens)", None, quiet=quiet, shorter=shorter) as bar,
         _canvas(bar, model, live=live) as shown,
     ):
-        ready = replace(asked, model=model, prompts=data.samples, orders=policies, temperature=temperatures)
+        ready = replace(request, model=model, prompts=data.samples, orders=policies, temperature=temperatures)
         run = run_generate(replace(ready, progress=shown, data_record=data.record()))
-    show_summary(run, out=str(asked.out), as_json=texts.json)
+    named = preset_names(request.orders)
+    show_summary(run, out=str(request.out), as_json=texts.json, presets=named)
 
 
 def _can_be_live(*, as_json: bool) -> bool:
-    """Whether the canvas can be shown; a note says why not."""
+    """Whether texts can be shown during decoding; if not, print why."""
     from orderlens.cli.console import print_line, stderr
 
     if as_json or not stderr.is_terminal:
-        print_line("--live needs a terminal and no --json; decoding without it")
+        print_line("--live needs a terminal and does not work with --json; decoding without it")
         return False
     return True
 
@@ -210,30 +255,65 @@ def _canvas(bar: "ProgressSink", model: "Model", *, live: bool) -> "Iterator[Pro
 class EvaluateCommand(Evaluate, Output):
     """``evaluate``, or the grading alone."""
 
-    regrade: Annotated[bool, Opt("Only grade the responses in the run again; needs no model.")] = False
+    regrade: Annotated[bool, Opt("Grade the stored responses of the run again, without a model.")] = False
 
 
 @takes(EvaluateCommand, Evaluate)
-def evaluate(asked: EvaluateCommand) -> None:
+def evaluate(request: EvaluateCommand) -> None:
     """Decode and grade, or grade again, and print."""
     from orderlens.cli.console import progress_bar
     from orderlens.cli.summary import show_accuracies
     from orderlens.cli.terminal import keeping, kept_in
 
-    out = str(asked.out)
-    if asked.regrade:
+    out = str(request.out)
+    if request.regrade:
         from orderlens.tasks.evaluation import regrade
 
-        with keeping(lambda: f"the responses and earlier verdicts in {out} are as they were; run it again"):
-            run = regrade(out, graders=asked.rules)
-        show_accuracies(run, out, as_json=asked.json)
+        with keeping(
+            lambda: f"the responses and earlier verdicts in {out} are unchanged; run the same command again"
+        ):
+            run = regrade(out, graders=request.rules)
+        show_accuracies(run, out, as_json=request.json)
         return
-    if not asked.tasks:
-        raise UserInputError("--tasks is missing; name tasks separated by commas, see 'orderlens tasks'")
+    if not request.tasks:
+        raise UserInputError(
+            "--tasks is missing; name tasks, separated by commas; 'orderlens tasks' lists them"
+        )
     shorter = "--limit, --max-new-tokens"
     with (
         keeping(lambda: kept_in(out)),
-        progress_bar("evaluating (tokens)", None, quiet=asked.json, shorter=shorter) as bar,
+        progress_bar("evaluating (tokens)", None, quiet=request.json, shorter=shorter) as bar,
     ):
-        run = run_evaluate(replace(asked, progress=bar))
-    show_accuracies(run, out, as_json=asked.json)
+        run = run_evaluate(replace(request, progress=bar))
+    show_accuracies(run, out, as_json=request.json, presets=preset_names(request.orders))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CensusCommand(CensusRequest, Targets, Output):
+    """``census`` with its texts."""
+
+    samples: Any = ()
+
+
+@takes(CensusCommand, CensusRequest)
+def census(request: CensusCommand) -> None:
+    """Load, evaluate all states, print where the rules stand."""
+    from orderlens.cli.console import progress_bar
+    from orderlens.cli.summary import show_census, show_texts_census
+    from orderlens.cli.terminal import keeping, kept_in
+
+    policies = request.policies  # refused before the model is loaded
+    model = request.load(request.model)
+    given = request.task is None
+    data = request.texts(model, 0 if request.generate else request.target_tokens) if given else None
+    what = "following orders (prompts)" if request.generate else "evaluating (states)"
+    with (
+        keeping(lambda: kept_in(str(request.out))),
+        progress_bar(what, None, quiet=request.json, shorter="--limit, --span") as bar,
+    ):
+        ready = replace(request, model=model, orders=policies, progress=bar)
+        if data is not None:
+            ready = replace(ready, samples=data.samples, data_record=data.record())
+        found = run_census(ready)
+    show = show_texts_census if request.generate else show_census
+    show(found, out=str(request.out), as_json=request.json)

@@ -1,4 +1,4 @@
-"""``orderlens doctor``: what is installed, which device, what will work.
+"""``orderlens doctor``: checks installed packages, devices and models.
 
 No postponed annotations here: the types of fields are read when the command line is built.
 """
@@ -6,8 +6,9 @@ No postponed annotations here: the types of fields are read when the command lin
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from orderlens._version import __version__
 from orderlens.cli.command import Output, takes
@@ -29,22 +30,25 @@ _PACKAGES = {
 }
 
 
+CheckedModel = Annotated[
+    str | None, Opt("Model to check: does it fit, how fast is it? It is not loaded.", "-m")
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Doctor(Output):
-    """Say what is installed, which device will be used, and what will work."""
+    """Check which packages and devices this machine has, and which models will run on it."""
 
-    model: Annotated[str | None, Opt("Say what to expect of this model here, without loading it.", "-m")] = (
-        None
-    )
+    model: CheckedModel = None
 
 
 @takes(Doctor)
-def doctor(asked: Doctor) -> int:
+def doctor(request: Doctor) -> int:
     """Print the report; 2 when the model cannot work here."""
     from orderlens.cli.console import print_json
 
-    report = examine(asked.model)
-    if asked.json:
+    report = examine(request.model)
+    if request.json:
         print_json(report)
     else:
         _show(report)
@@ -67,8 +71,33 @@ def _show(report: dict[str, Any]) -> None:
         remedy = "" if row["version"] else row["install"]
         table.add_row(row["name"], row["version"] or "missing", row["for"], remedy)
     stdout.print(table)
+    batches = {item["line"]: item["batch"] for item in report["estimates"]}
     for line in report["expect"]:
         stdout.print(f"- {line}")
+        if batch := batches.get(line):
+            sizes = ", ".join(f"{count:,} of {tokens:,} tokens" for tokens, count in batch.items())
+            stdout.print(f"  sequences per batch: {sizes}")
+    if report["model"] is not None and report["model"].get("gpus"):
+        _show_gpus(report["model"]["gpus"])
+
+
+def _show_gpus(fits: list[dict[str, Any]]) -> None:
+    """Print what to expect of the model on named GPUs."""
+    from rich.table import Table
+
+    from orderlens.cli.console import stdout
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    heads = ("GPU", "weights", "fits", "batch of 160 / 2,048 tokens", "tokens/s, batch 1 / 32")
+    for head in heads:
+        table.add_column(head)
+    for fit in fits:
+        sizes = " / ".join(f"{count:,}" for count in list(fit["batch"].values())[:2])
+        speeds = " / ".join(f"{speed:,.0f}" for speed in fit["tokens_per_s"].values())
+        weights = f"{fit['weights_gb']:.1f} GB {fit['weights']}"
+        table.add_row(fit["gpu"], weights, "yes" if fit["fits"] else "no", sizes, speeds)
+    stdout.print(table)
+    stdout.print("Memory is counted, speed is estimated at one token per pass (docs/running.md, Which GPU).")
 
 
 def examine(model: str | None = None) -> dict[str, Any]:
@@ -78,7 +107,7 @@ def examine(model: str | None = None) -> dict[str, Any]:
         for name, (purpose, install) in _PACKAGES.items()
     ]
     devices = _devices()
-    about, lines = (None, _expectations(devices)) if model is None else _about(model, devices)
+    about, lines, estimates = _expectations(devices) if model is None else _about(model, devices)
     return {
         "orderlens": __version__,
         "machine": {
@@ -92,6 +121,7 @@ def examine(model: str | None = None) -> dict[str, Any]:
         "devices": devices,
         "model": about,
         "expect": lines,
+        "estimates": [asdict(item) for item in estimates],
     }
 
 
@@ -112,45 +142,56 @@ def _devices() -> list[dict[str, Any]]:
     return visible_devices()
 
 
-def _expectations(devices: list[dict[str, Any]]) -> list[str]:
+Known: TypeAlias = tuple[dict[str, Any] | None, list[str], Sequence[Any]]
+"""What is known about the requested model, lines to print, and memory estimates."""
+
+
+def _expectations(devices: list[dict[str, Any]]) -> Known:
     """What a user can run here, the paper's model included."""
     if not devices:
-        return ["without torch: hmm, theory, analyze, figures and runs work; the rest needs orderlens[torch]"]
+        line = (
+            "torch is missing: only hmm, theory, analyze, figures and runs work; install 'orderlens[torch]'"
+        )
+        return None, [line], ()
     from orderlens.models.checkpoint_info import published
-    from orderlens.models.engine.device import expectation
+    from orderlens.models.engine.device import estimate_memory
 
     found = published("LLaDA2-mini")
     assert found is not None
     paper = [
-        expectation(place, found.config, found.dtype, "LLaDA-2.x mini", mapped=True).line
+        estimate_memory(place, found.config, found.dtype, "LLaDA-2.x mini", mapped=True)
         for place in _places(devices)
     ]
-    return ["tiny and hmm run here on the CPU", *paper]
+    return None, ["tiny and hmm run here on the CPU", *(item.line for item in paper)], paper
 
 
-def _about(model: str, devices: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """What to expect of one model on each device, from its configuration alone: as data and as lines."""
+def _about(model: str, devices: list[dict[str, Any]]) -> Known:
+    """Expectations for one model on each device, from its configuration: as data and as lines."""
     from orderlens.models.loading import MODELS, is_folder, require_torch
 
     small: dict[str, Any] = {"spec": model, "problem": None, "devices": []}
     if not model.startswith("hf:") and not is_folder(model):
-        MODELS.get(model.partition(":")[0])  # refuses a name that nobody knows
+        MODELS.get(model.partition(":")[0])  # refuses an unknown name
         problem = _missing_base() if model == "smol" else None
-        return small | {"problem": problem}, [problem or f"{model} runs here on the CPU"]
+        return small | {"problem": problem}, [problem or f"{model} runs here on the CPU"], ()
     require_torch()
     from orderlens.models.checkpoint_info import describe_checkpoint
-    from orderlens.models.engine.device import expectation
+    from orderlens.models.engine.device import estimate_memory
+    from orderlens.models.fit import estimate, has_experts
 
     found = describe_checkpoint(model)
     if found is None:
-        return small, [f"{model}: small models run here on the CPU"]
+        return small, [f"{model}: small models run here on the CPU"], ()
     kind, name = str(found.dtype).removeprefix("torch."), model.rstrip("/").rpartition("/")[2]
     expected = [
-        expectation(place, found.config, found.dtype, name, mapped=found.mapped) for place in _places(devices)
+        estimate_memory(place, found.config, found.dtype, name, mapped=found.mapped)
+        for place in _places(devices)
     ]
     size = f"{found.config.n_parameters / 1e9:.2f} B weights in {kind} ({found.source})"
     known = f"{model}: family {found.family}, {size}"
     trouble = [] if found.problem is None else [f"problem: {found.problem}"]
+    shape = (found.config, found.dtype, found.block_size)
+    formats = (False, True) if has_experts(found.config) else (False,)
     about = {
         "spec": model,
         "family": found.family,
@@ -159,12 +200,13 @@ def _about(model: str, devices: list[dict[str, Any]]) -> tuple[dict[str, Any], l
         "source": found.source,
         "problem": found.problem,
         "devices": [asdict(item) for item in expected],
+        "gpus": [asdict(item) for float8 in formats for item in estimate(*shape, float8=float8)],
     }
-    return about, [known, *trouble, *(item.line for item in expected)]
+    return about, [known, *trouble, *(item.line for item in expected)], expected
 
 
 def _missing_base() -> str | None:
-    """What to do before smol runs, or None."""
+    """The step that is missing before smol can run, or None."""
     from orderlens.models.smol.base import require_base
 
     try:

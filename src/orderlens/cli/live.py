@@ -1,4 +1,4 @@
-"""``generate --live``: the canvas filling in the terminal, one line of text per order."""
+"""``generate --live``: shows the texts in the terminal while they are decoded, one per order."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from orderlens.runs.options import ProgressSink
 from orderlens.show.views.sketch import visible
 
 FRAME_S = 1 / 15
-"""Least seconds between two frames."""
-MOST = 4
-"""Orders that are drawn."""
+"""Minimum seconds between two frames."""
+MAX_ORDERS = 4
+"""Maximum number of orders that are drawn."""
 MASK = "░"
 
 Pieces = Callable[[int], str]
 
 
 class LiveProgress:
-    """Progress that also draws the canvas; the counting is left to another sink."""
+    """A progress display that also draws texts; another display counts the progress."""
 
     def __init__(self, sink: ProgressSink, live: Live, piece: Pieces) -> None:
         self._sink, self._live, self._piece = sink, live, piece
@@ -38,16 +38,16 @@ class LiveProgress:
         self._sink(steps)
 
     def set_total(self, total: int) -> None:
-        """Say how much there is."""
+        """Set the number of steps."""
         self._sink.set_total(total)
 
     def show_canvas(self, canvases: Sequence[LiveCanvas]) -> None:
-        """Draw the texts of one sample; frames that come too fast are left out, the last one never."""
+        """Draw the texts of one sample; frames in quick succession are skipped, except the last."""
         now, done = time.monotonic(), not any(canvas.masked.any() for canvas in canvases)
         if now < self._next and not done:
             return
         self._next = now + FRAME_S
-        self._live.update(Group(*map(self._drawn, canvases[:MOST])), refresh=True)
+        self._live.update(Group(*map(self._drawn, canvases[:MAX_ORDERS])), refresh=True)
         self._before = {(canvas.sample_id, canvas.order): canvas for canvas in canvases}
 
     def _drawn(self, canvas: LiveCanvas) -> Text:
@@ -70,6 +70,6 @@ class LiveProgress:
 
 @contextmanager
 def live_progress(sink: ProgressSink, console: SafeConsole, piece: Pieces) -> Iterator[LiveProgress]:
-    """Draw on ``console`` while something is decoded."""
+    """Draw texts on ``console`` while they are decoded."""
     with Live(console=console, auto_refresh=False, transient=False) as live:
         yield LiveProgress(sink, live, piece)

@@ -1,4 +1,4 @@
-"""``orderlens lm-eval``: lm-eval's own tasks on our models, with traces beside its results.
+"""``orderlens lm-eval``: lm-eval's own tasks on our models; stores its results and the traces.
 
 No postponed annotations here: the types of fields are read when the command line is built.
 """
@@ -14,45 +14,52 @@ from typing import Annotated, Any
 from orderlens.cli.command import Output, takes
 from orderlens.common.files import refuse_place
 from orderlens.errors import DataFileError, MissingPackageError, UnknownNameError, UserInputError, one_line
-from orderlens.runs.options import BlockSize, Device, Dtype, ModelName, local_place
+from orderlens.runs.options import FOLDER_OUT, BlockSize, Device, Dtype, ModelName, Weights
 from orderlens.runs.request import Opt
+
+LmEvalTasks = Annotated[
+    Sequence[str], Opt("Tasks of lm-eval, separated by commas; 'lm-eval ls tasks' lists them.")
+]
+OneOrder = Annotated[str, Opt("Order or policy; 'orderlens orders' lists them.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LmEval(Output):
-    """Run lm-eval tasks; options that are not listed here (--limit, --num_fewshot, …) go to lm-eval."""
+    """Run tasks of lm-eval under one reveal order and store the traces.
 
-    tasks: Annotated[Sequence[str], Opt("lm-eval task names, separated by commas.")]
-    out: Annotated[
-        Path, Opt("Folder for lm-eval's results and our traces.", "-o", metavar="FOLDER", read=local_place)
-    ]
+    Options that are not listed here (--limit, --num_fewshot, …) are passed on to lm-eval.
+    """
+
+    tasks: LmEvalTasks
+    out: Annotated[Path, FOLDER_OUT]
     model: ModelName
-    order: Annotated[str, Opt("Reveal order; see 'orderlens orders'.")] = "forced-ar"
-    traces: Annotated[bool, Opt("Keep the traces of all requests under OUT/traces.", negative=True)] = True
+    order: OneOrder = "forced-ar"
+    traces: Annotated[bool, Opt("Store the traces of all requests in OUT/traces.", negative=True)] = True
     block_size: BlockSize = None
     device: Device = None
     dtype: Dtype = None
+    weights: Weights = None
     rest: tuple[str, ...] = ()
 
 
 @takes(LmEval, loose=True)
-def lm_eval(asked: LmEval) -> None:
-    """Hand the request to lm-eval."""
+def lm_eval(request: LmEval) -> None:
+    """Run lm-eval with our model."""
     from orderlens.cli.console import print_json
     from orderlens.cli.terminal import keeping, kept_in
 
-    out = asked.out
+    out = request.out
     refuse_place(out, folder=True)
-    if not asked.tasks:
+    if not request.tasks:
         raise UserInputError("--tasks is empty; name lm-eval tasks separated by commas")
-    names = ("model", "order", "block_size", "device", "dtype")
-    arguments = {name: getattr(asked, name) for name in names}
-    arguments["traces"] = str(out / "traces") if asked.traces else None
+    names = ("model", "order", "block_size", "device", "dtype", "weights")
+    arguments = {name: getattr(request, name) for name in names}
+    arguments["traces"] = str(out / "traces") if request.traces else None
     command = ["--output_path", str(out), "--log_samples"]
-    command += [] if "--batch_size" in asked.rest else ["--batch_size", "auto"]
+    command += [] if "--batch_size" in request.rest else ["--batch_size", "auto"]
     with keeping(lambda: kept_in(out)):
-        launch([*command, *asked.rest], asked.tasks, arguments, quiet=asked.json)
-    if asked.json:
+        launch([*command, *request.rest], request.tasks, arguments, quiet=request.json)
+    if request.json:
         print_json(_newest_results(out) | {"out": str(out)})
 
 
@@ -80,6 +87,7 @@ def launch(
     argv, sys.argv = sys.argv, ["lm-eval", "run", "--model", "orderlens", "--tasks", *tasks, *command]
     try:
         parsed = harness.parse_args()
+        parsed.device = model_arguments.get("device") or "auto"  # lm-eval takes a GPU otherwise
         parsed.model_args = {name: value for name, value in model_arguments.items() if value is not None}
         with contextlib.redirect_stdout(sys.stderr) if quiet else contextlib.nullcontext():
             harness.execute(parsed)
@@ -93,7 +101,7 @@ def launch(
     except ConnectionError as error:
         why = one_line(error)
         raise DataFileError(
-            f"lm-eval: {why}; connect, or bring tasks over local files with --include_path"
+            f"lm-eval: {why}; connect to the internet, or add tasks from local files with --include_path"
         ) from error
     finally:
         sys.argv = argv

@@ -10,6 +10,7 @@ import importlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ VERBS = {
     "generate": "decode:generate",
     "sweep": "decode:sweep",
     "evaluate": "decode:evaluate",
+    "census": "decode:census",
     "downstream": "studies:downstream",
     "frontier": "studies:frontier",
     "lm-eval": "lm_eval:lm_eval",
@@ -41,6 +43,7 @@ VERBS = {
     "tasks": "listing:tasks",
     "runs list": "runs:list_runs",
     "runs show": "runs:show",
+    "runs diff": "diff:diff_runs",
     "runs verify": "runs:verify",
     "runs export": "runs:export",
     "runs import": "runs:import_traces",
@@ -51,7 +54,7 @@ VERBS = {
     "report": "read:report",
     "view": "read:view",
     "replicate": "studies:replicate",
-    "demo": "studies:demo",
+    "demo": "demo:demo",
     "theory sigma0": "theory:sigma0",
     "theory curve": "theory:curve",
     "theory check": "theory:check",
@@ -62,15 +65,23 @@ VERBS = {
 }
 """Verb → module of this package and the command in it, in the order of ``--help``."""
 GROUPS = {
-    "runs": "Look at, verify, export, import and compact runs.",
-    "theory": "The uniform-spreading theory: critical noise, curves, the paper's claims, your traces.",
+    "runs": "List, show, compare, verify, export, import, compact and watch runs.",
+    "theory": "The paper's uniform-spreading theory: critical noise, curves, claims, fits to traces.",
 }
-"""Verbs that are only a heading for others."""
-ABOUT = "See what the decoding order does inside an order-agnostic language model."
+"""Groups of commands."""
+ABOUT = "Measure and show what the decoding order does in masked and diffusion language models."
 BEGIN = (
-    "Begin with 'orderlens demo', or 'orderlens score --model hmm --limit 4 --out runs/first' and 'orderlens "
-    "report runs/first'. Add --debug to any command to see the traceback of a failure."
+    "'orderlens' without arguments prints five commands to try. Add --debug to any command to see the "
+    "traceback of a failure."
 )
+TO_TRY = {
+    "orderlens score --model hmm --limit 4 --out runs/first": "score 4 texts under 6 orders (seconds)",
+    "orderlens analyze runs/first --table fixed-sequence": "print how certain the model was per order",
+    "orderlens report runs/first --out first.html": "write one HTML page with figures and findings",
+    "orderlens view runs/first": "replay each text in the browser",
+    "orderlens demo": "repeat the paper in small on the bundled model (minutes)",
+}
+"""Five first commands, each with what it does."""
 
 
 def load_verb(name: str) -> Verb[Any]:
@@ -90,10 +101,21 @@ def dispatch(words: Sequence[str]) -> int:
         return run(f"{first} {second}", load_verb(f"{first} {second}"), words[2:])
     if first in VERBS:
         return run(first, load_verb(first), words[1:])
-    if first in ("", "--help") or (first in GROUPS and second in ("", "--help")):
+    if not first:
+        sys.stdout.write(first_steps())
+        return 0
+    if first == "--help" or (first in GROUPS and second in ("", "--help")):
         sys.stdout.write(_help(first if first in GROUPS else "") + "\n")
         return 0
     raise UserInputError(_unknown(first, second))
+
+
+def first_steps() -> str:
+    """Return the commands that a new user tries first."""
+    width = max(len(command) for command in TO_TRY)
+    lines = [f"  {command:<{width}}  {what}" for command, what in TO_TRY.items()]
+    head = f"{ABOUT}\nTry these five commands, in this order:\n"
+    return "\n".join([head, *lines, "", "'orderlens --help' lists all commands.", ""])
 
 
 def _unknown(first: str, second: str) -> str:
@@ -101,14 +123,14 @@ def _unknown(first: str, second: str) -> str:
 
     if first in GROUPS:
         known = [name.partition(" ")[2] for name in VERBS if name.startswith(f"{first} ")]
-        return f"unknown command '{first} {second}'{suggest(second, known)}; known: {', '.join(known)}"
+        return f"unknown command '{first} {second}'{suggest(second, known) or ';'} known: {', '.join(known)}"
     kind = "option" if first.startswith("-") else "command"
     known = list(dict.fromkeys(name.partition(" ")[0] for name in VERBS))
-    return f"unknown {kind} '{first}'{suggest(first, known)}; 'orderlens --help' lists all"
+    return f"unknown {kind} '{first}'{suggest(first, known) or ';'} 'orderlens --help' lists all"
 
 
 def _help(group: str) -> str:
-    """Return the list of commands, or of those of a group."""
+    """Return the help that lists all commands, or those of a group."""
     if group:
         names = {name.partition(" ")[2]: name for name in VERBS if name.startswith(f"{group} ")}
         rows = {short: load_verb(name).summary for short, name in names.items()}
@@ -135,13 +157,13 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     except OrderLensError as error:
         return _fail(one_line(error), error.exit_code, debug)
-    except Exception as error:  # noqa: BLE001  the last line of defence: one line instead of a traceback
+    except Exception as error:  # noqa: BLE001  a user sees one line instead of a traceback
         cause = stopped_by(error)
         return _fail(*explain(error), debug) if cause is None else _stop(cause, debug)
 
 
 def _mute_followers() -> None:
-    """Let the leading rank of several print for all."""
+    """Silence all ranks but the leading one."""
     from orderlens.runs.ranks import this_rank
 
     if (rank := this_rank()) is not None and not rank.leads:
@@ -173,6 +195,7 @@ def entry_point() -> None:
     """Console-script entry point."""
     listen()
     logging.captureWarnings(True)
+    warnings.simplefilter("ignore", RuntimeWarning)  # numpy's; undefined numbers are reported with a reason
     sys.exit(main(sys.argv[1:]))
 
 
@@ -188,12 +211,12 @@ _PACKAGES = {
     "gcsfs": "gcsfs",
     "adlfs": "adlfs",
 }
-"""Package to import → what to install."""
+"""Imported package → requirement to install."""
 _CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """Return the line to print and the exit code for an exception that is not ours."""
+    """Return the message and the exit code for an exception of another package."""
     name, text = type(error).__name__, one_line(error)
     if getattr(error, "is_user_input_error", False):
         return text, 2
@@ -201,17 +224,17 @@ def explain(error: Exception) -> tuple[str, int]:
         top = error.name.partition(".")[0]
         return f"the package {top} is missing: pip install '{_PACKAGES.get(top, top)}'", 2
     if name in _CREDENTIALS or "Unable to locate credentials" in text:
-        return f"no credentials for the object store ({text}); set them up as its client expects", 2
+        return f"no credentials for the object store ({text}); configure them for its client", 2
     if isinstance(error, RecursionError):
         return "the input is nested too deeply to be read", 2
     from orderlens.common.machine import is_out_of_memory
 
     if is_out_of_memory(error):
-        return "not enough memory; use fewer or shorter texts at once (--batch-size, --limit, lengths)", 1
+        return "not enough memory; lower --batch-size, --limit or the lengths of texts", 1
     if isinstance(error, OverflowError):
         return f"a number is too large ({text})", 2
     if isinstance(error, UnicodeError):
-        return f"a text or a name holds characters that cannot be stored ({text})", 2
+        return f"a text or a name contains characters that cannot be stored ({text})", 2
     if isinstance(error, OSError):
         where = f"{error.filename}: " if isinstance(error.filename, str) else ""
         return f"the system refused: {where}{refusal(error)}", 1

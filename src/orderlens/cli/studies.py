@@ -1,4 +1,4 @@
-"""``orderlens replicate``, ``demo``, ``frontier`` and ``downstream``: whole studies, from models to results.
+"""``orderlens replicate``, ``frontier`` and ``downstream``: complete studies.
 
 No postponed annotations here: the types of fields are read when the command line is built.
 """
@@ -6,26 +6,35 @@ No postponed annotations here: the types of fields are read when the command lin
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from orderlens.cli.command import Output, takes
-from orderlens.cli.read import PICTURES, Formats, Runs, Writes
+from orderlens.cli.read import PICTURES, Formats, Runs, Writes, opened_study
 from orderlens.common.files import refuse_place
 from orderlens.errors import UserInputError
 from orderlens.runs.options import (
+    COUPLINGS,
+    FOLDER_OUT,
+    POLICIES,
+    TASKS,
     BlockSize,
     Bootstrap,
     Computing,
     DataName,
     FolderOut,
+    GraderName,
     Machine,
     ModelName,
+    OneTemperature,
     PrefixTokens,
+    ResamplingSeed,
     Seed,
     TargetTokens,
     Temperature,
+    evaluator_option,
+    limit_option,
     local_place,
 )
 from orderlens.runs.request import Opt
@@ -34,12 +43,12 @@ from orderlens.studies.replicate import Replicate
 if TYPE_CHECKING:
     from orderlens.cli.console import Bar, Lines
     from orderlens.studies.frontier_plan import FrontierPlan
-    from orderlens.studies.replicate_plan import ReplicatePlan
+    from orderlens.studies.plan import Plan
     from orderlens.studies.results import Results
     from orderlens.studies.runner import Decoded
 
 LONG_TABLES = ("theory", "circulation", "agreement")
-"""Written to files but not printed: they are long, and the findings quote what matters of them."""
+"""Long tables that are written to files but not printed."""
 COMPARED = (
     "max-prob+threshold=0.9",
     "max-prob+threshold=0.7",
@@ -56,116 +65,112 @@ class ReplicateCommand(Replicate, Writes, Output):
     stages: Annotated[
         Sequence[str] | None,
         Opt(
-            "Out of questions, score, measure, generate, sweep, external, results, separated by commas. "
-            "Several processes may work on one folder at once.",
+            "Stages to run, out of questions, score, measure, generate, sweep, external and results; "
+            "of study downstream: evaluate and results. "
+            "Several processes may share one folder.",
             shown="all",
         ),
     ] = None
     decode_only: Annotated[
-        bool, Opt("Stop after the last forward pass; make the results later, anywhere.")
+        bool, Opt("Stop after the last forward pass; --stages results computes the rest.")
     ] = False
     docs: Annotated[
         Path | None,
         Opt(
-            "Also write the results as this Markdown file, pictures in figures/NAME/ beside it.",
+            "Also write the results as a Markdown file, with its pictures in figures/NAME/.",
             metavar="FILE",
             read=local_place,
         ),
     ] = None
 
     def chosen_stages(self) -> list[str]:
-        """Return the stages that the options ask for."""
-        from orderlens.studies.replicate_plan import ReplicatePlan
-
-        asked = ReplicatePlan.in_order(self.stages)
-        chosen = [name for name in asked if not (self.decode_only and name == "results")]
+        """Return the requested stages."""
+        plan = self.plan()
+        named = plan.in_order(self.stages)
+        chosen = [name for name in named if not (self.decode_only and name == "results")]
         if self.docs and "results" not in chosen:
             raise UserInputError(
                 "--docs needs the results: leave out --decode-only, or name results in --stages"
             )
+        if self.docs and not plan.has_texts:
+            raise UserInputError("--docs is for study c4; of study downstream, results.md is the page")
         if not chosen:
-            allowed = ", ".join(ReplicatePlan.stages)
+            allowed = ", ".join(plan.stages)
             raise UserInputError(
-                f"--stages '{','.join(self.stages or ())}' leaves nothing to do; choose out of {allowed}"
+                f"--stages '{','.join(self.stages or ())}' selects no stage; choose out of {allowed}"
             )
         return chosen
 
 
 @takes(ReplicateCommand, Replicate)
-def replicate(asked: ReplicateCommand) -> None:
+def replicate(request: ReplicateCommand) -> None:
     """Run the stages and print what came out."""
-    out, stages = Path(os.fspath(asked.out)), asked.chosen_stages()
+    out, stages = Path(os.fspath(request.out)), request.chosen_stages()
     refuse_place(out, folder=True)
-    if asked.docs is not None:
-        refuse_place(asked.docs, overwrite=asked.overwrite)
-    _run_plan(asked.plan(), out, stages, asked.computing(), as_json=asked.json, docs=asked.docs)
+    if request.docs is not None:
+        refuse_place(request.docs, overwrite=request.overwrite)
+    run_plan(
+        request.plan(),
+        out,
+        stages,
+        request.computing(),
+        as_json=request.json,
+        bars=opened_bars("--limit", quiet=request.json),
+        print_results=_show_replication,
+        docs=request.docs,
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Demo(Output):
-    """Show in minutes what the reveal order does: every experiment of the paper on the bundled model."""
-
-    out: FolderOut = Path("demo-out")
-
-
-@takes(Demo)
-def demo(asked: Demo) -> None:
-    """Run the small preset."""
-    from orderlens.cli.console import print_text
-    from orderlens.studies.replicate_plan import ReplicatePlan, demo_model, make_plan
-
-    model = demo_model()
-    if model != "tiny" and not asked.json:
-        print_text(f"the bundled model tiny cannot run here (weights or torch missing); using {model}")
-    refuse_place(asked.out, folder=True)
-    _run_plan(make_plan("demo", model), asked.out, ReplicatePlan.stages, Computing(), as_json=asked.json)
-
-
-def _share(plan: "ReplicatePlan", stages: Sequence[str]) -> Sequence[str]:
-    """Return the stages of this rank: what needs no forward pass of the model is the leading rank's."""
+def _share(plan: "Plan", stages: Sequence[str]) -> Sequence[str]:
+    """Return the stages of this rank; stages without a forward pass belong to the leading rank."""
     from orderlens.runs.ranks import this_rank
 
     rank = this_rank()
     return stages if rank is None or rank.leads else [name for name in stages if name in plan.model_stages()]
 
 
-def _bars(shorter: str, *, quiet: bool) -> "Callable[[str], AbstractContextManager[Bar | Lines]]":
-    """Return what opens a progress bar per stage."""
+OpenBar: TypeAlias = "Callable[[str], AbstractContextManager[Bar | Lines]]"
+"""Opens the progress bar of a part by its label."""
+
+
+def opened_bars(shorter: str, *, quiet: bool) -> OpenBar:
+    """Return the function that opens a progress bar per part; ``shorter`` names options that save time."""
     from orderlens.cli.console import progress_bar
 
     return lambda label: progress_bar(f"{label:<30}", None, quiet=quiet, shorter=shorter)
 
 
-def _run_plan(
-    plan: "ReplicatePlan",
+def run_plan(
+    plan: "Plan",
     out: Path,
     stages: Sequence[str],
     computing: Computing,
     *,
     as_json: bool,
+    bars: OpenBar,
+    print_results: "Callable[[Results], None]",
     docs: Path | None = None,
 ) -> None:
-    """Run stages of a plan with their progress and print what came out."""
-    from orderlens.cli.console import print_json
+    """Run stages of a plan with their progress and print the results."""
+    from orderlens.cli.console import print_json, print_text
     from orderlens.cli.terminal import keeping, kept_in
+    from orderlens.studies.replicate import results_of
     from orderlens.studies.runner import decode
 
+    told = None if as_json or plan.has_texts else print_text
     stages = _share(plan, stages)
     decoding = [name for name in stages if name != "results"]
     decoded = None
     if decoding:
         with keeping(lambda: kept_in(out)):
-            show = _bars("--limit", quiet=as_json)
-            decoded = decode(plan, out, decoding, computing=computing, show=show)
+            decoded = decode(plan, out, decoding, computing=computing, show=bars, on_estimate=told)
     if "results" not in stages:
         assert decoded is not None
         _show_decoded(decoded, out, as_json=as_json)
         return
-    from orderlens.studies import results
-
-    later = f"orderlens replicate --out {out} --stages results"
+    later = f"orderlens {plan.command} --out {out} --stages results"
     with keeping(lambda: f"the traces are kept; make the results with: {later}"):
-        made = results.replicate_results(out, decoded.why_no_scores if decoded else None)
+        made = results_of(plan, out, decoded.why_no_scores if decoded else None)
         if docs is not None:
             from orderlens.studies.docs_page import write_docs
 
@@ -174,13 +179,13 @@ def _run_plan(
         seconds = {**(decoded.seconds if decoded else {}), **made.seconds}
         print_json(made.record() | {"page": str(made.page), "seconds": seconds})
     else:
-        _show_replication(made)
+        print_results(made)
 
 
-def _show_decoded(decoded: "Decoded[ReplicatePlan]", out: Path, *, as_json: bool) -> None:
-    """Say what was decoded and how to go on."""
+def _show_decoded(decoded: "Decoded[Plan]", out: Path, *, as_json: bool) -> None:
+    """Print what was decoded and the next command."""
     from orderlens.cli.console import print_json, print_text
-    from orderlens.studies.runner import undone
+    from orderlens.studies.runner import incomplete_stages
 
     if as_json:
         plan, notes = decoded.plan.record(), list(decoded.notes)
@@ -190,11 +195,12 @@ def _show_decoded(decoded: "Decoded[ReplicatePlan]", out: Path, *, as_json: bool
         print_text(f"{name}: {seconds:.0f} s")
     for note in decoded.notes:
         print_text(f"note: {note}")
-    missing = undone(decoded.plan, out)
+    missing = incomplete_stages(decoded.plan, out)
     if missing:
-        print_text(f"of the traces in {out / 'runs'}, these stages are still to come: {', '.join(missing)}")
+        print_text(f"traces are in {out / 'runs'}; stages still to run: {', '.join(missing)}")
         return
-    print_text(f"traces are in {out / 'runs'}; the results: orderlens replicate --out {out} --stages results")
+    later = f"orderlens {decoded.plan.command} --out {out} --stages results"
+    print_text(f"traces are in {out / 'runs'}; the results: {later}")
 
 
 def _show_replication(results: "Results") -> None:
@@ -219,32 +225,34 @@ def _show_replication(results: "Results") -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Frontier(Machine, Output):
-    """Measure quality against tokens per pass: likelihood, external perplexity, accuracy, endings.
+    """Compare policies by quality and tokens per pass: likelihood, external perplexity, accuracy, endings.
 
-    Every forward pass counts. Interrupted or cut into parts, the same command goes on where it stopped.
+    All forward passes count. The same command resumes interrupted work.
     """
 
     out: FolderOut
     model: ModelName
-    policies: Annotated[
-        Sequence[str], Opt("Policies or presets, separated by commas; see 'orderlens orders'.")
-    ] = COMPARED
-    ladder: Annotated[str, Opt("Order of the ladder to compare with; none for none.")] = "max-prob"
-    rungs: Annotated[Sequence[int], Opt("Its tokens per pass.")] = (1, 2, 4, 8)
+    policies: Annotated[Sequence[str], Opt(POLICIES)] = COMPARED
+    ladder: Annotated[
+        str, Opt("Order of the reference policies ORDER+top=K, or 'none' to leave them out.")
+    ] = "max-prob"
+    rungs: Annotated[Sequence[int], Opt("Values of K, separated by commas.")] = (1, 2, 4, 8)
     data: DataName = "passages"
-    limit: Annotated[int, Opt("Number of texts.")] = 24
+    limit: Annotated[int, limit_option()] = 24
     prefix_tokens: PrefixTokens = 32
     target_tokens: TargetTokens = 64
-    tasks: Annotated[Sequence[str], Opt("Tasks, separated by commas; none for none.")] = ("arith", "choice")
-    items: Annotated[int, Opt("Items per task.")] = 24
-    couplings: Annotated[
-        int, Opt("Number of jointly committed token sets per text to re-score one token at a time.")
-    ] = 4
-    evaluator: Annotated[str, Opt("tiny-ar, smol-ar, hf:ORG/NAME; scores the generated texts.")] = "tiny-ar"
+    tasks: Annotated[Sequence[str], replace(TASKS, help=f"{TASKS.help} 'none' leaves this part out.")] = (
+        "arith",
+        "choice",
+    )
+    items: Annotated[int, Opt("Maximum number of items per task.")] = 24
+    couplings: Annotated[int, COUPLINGS] = 4
+    evaluator: Annotated[str, evaluator_option()] = "tiny-ar"
     temperature: Temperature = 0.0
     seed: Seed = 0
     parts: Annotated[
-        Sequence[str] | None, Opt("Out of likelihood, text, tasks, external, results.", shown="all")
+        Sequence[str] | None,
+        Opt("Parts to run, out of likelihood, text, tasks, external and results.", shown="all"),
     ] = None
     block_size: BlockSize = None
     bootstrap: Bootstrap = 1000
@@ -277,15 +285,15 @@ def _listed(names: Sequence[str]) -> list[str]:
 
 
 @takes(Frontier)
-def frontier(asked: Frontier) -> None:
+def frontier(request: Frontier) -> None:
     """Decode the parts that are missing, then write the results."""
     from orderlens.cli.terminal import keeping
     from orderlens.studies.frontier_plan import FrontierPlan
 
-    out = asked.out
+    out = request.out
     refuse_place(out, folder=True)
-    wanted, plan = FrontierPlan.in_order(asked.parts), asked.plan()
-    decoded = None if wanted == ["results"] else _decode(plan, wanted, asked)
+    wanted, plan = FrontierPlan.in_order(request.parts), request.plan()
+    decoded = None if wanted == ["results"] else _decode(plan, wanted, request)
     results = None
     if "results" in wanted:
         from orderlens.metrics.estimate import Resampling
@@ -293,27 +301,29 @@ def frontier(asked: Frontier) -> None:
 
         later = f"the traces are kept; make the results with: orderlens frontier --out {out} --parts results"
         with keeping(lambda: later):
-            results = frontier_results(out, Resampling(asked.bootstrap))
-    _show_frontier(out, decoded, results, as_json=asked.json)
+            results = frontier_results(out, Resampling(request.bootstrap))
+    _show_frontier(out, decoded, results, as_json=request.json)
 
 
-def _decode(plan: "FrontierPlan", parts: list[str], asked: Frontier) -> "Decoded[FrontierPlan]":
+def _decode(plan: "FrontierPlan", parts: list[str], request: Frontier) -> "Decoded[FrontierPlan]":
     from orderlens.cli.console import print_text
     from orderlens.cli.terminal import keeping, kept_in
     from orderlens.studies.runner import decode
 
-    quiet, shorter = asked.json, "--limit, --items, --policies"
+    quiet, shorter = request.json, "--limit, --items, --policies"
     if (size := plan.size(parts)) and not quiet:
         print_text(f"{size}; --limit, --items and --policies make it shorter")
-    computing = Computing(device=asked.device, dtype=asked.dtype, engine=asked.chosen_engine)
-    with keeping(lambda: kept_in(asked.out)):
+    computing = Computing(
+        device=request.device, dtype=request.dtype, weights=request.weights, engine=request.chosen_engine
+    )
+    with keeping(lambda: kept_in(request.out)):
         return decode(
             plan,
-            asked.out,
+            request.out,
             parts,
             computing=computing,
-            show=_bars(shorter, quiet=quiet),
-            tell=None if quiet else print_text,
+            show=opened_bars(shorter, quiet=quiet),
+            on_forecast=None if quiet else print_text,
         )
 
 
@@ -354,43 +364,41 @@ def _show_results(out: Path, results: "Results") -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DownstreamCommand(Writes, Output):
-    """Say what graded runs support about Var and correctness, and what they do not.
+    """Test in graded runs whether Var predicts correct answers.
 
-    The folder holds index.html, results.md, summary.txt, summary.json, tables/, figures/; no text of data.
+    --out writes index.html, results.md, summary.txt, summary.json, tables/ and figures/, without the texts.
     """
 
     runs: Runs
-    out: Annotated[
-        Path | None,
-        Opt("Write reading, tables and figures to this folder.", "-o", metavar="FOLDER", read=local_place),
-    ] = None
-    grader: Annotated[str | None, Opt("Use this grader's verdicts.")] = None
-    temperature: Annotated[float | None, Opt("One of the runs' temperatures.", shown="the lowest")] = None
+    out: Annotated[Path | None, replace(FOLDER_OUT, shown="print the findings only")] = None
+    grader: GraderName = None
+    temperature: OneTemperature = None
     bootstrap: Bootstrap = 1000
+    seed: ResamplingSeed = 0
     formats: Formats = PICTURES
 
 
 @takes(DownstreamCommand)
-def downstream(asked: DownstreamCommand) -> None:
+def downstream(request: DownstreamCommand) -> None:
     """Read graded runs."""
-    from orderlens.analysis import Options, Study
+    from orderlens.analysis import Options
     from orderlens.cli.console import print_json, print_text
     from orderlens.metrics.estimate import Resampling
     from orderlens.studies.downstream import graded_study, read_downstream, write_downstream
 
-    resampling = Resampling(asked.bootstrap)
-    options = Options(resampling=resampling, temperature=asked.temperature, grader=asked.grader)
-    if asked.out is not None:
-        refuse_place(asked.out, folder=True, overwrite=asked.overwrite)
-    study = graded_study(Study.open(asked.runs, options))
+    resampling = Resampling(request.bootstrap, request.seed)
+    options = Options(resampling=resampling, temperature=request.temperature, grader=request.grader)
+    if request.out is not None:
+        refuse_place(request.out, folder=True, overwrite=request.overwrite)
+    study = graded_study(opened_study(request.runs, options))
     reading = (
         read_downstream(study)
-        if asked.out is None
-        else write_downstream(study, asked.out, asked.formats).reading
+        if request.out is None
+        else write_downstream(study, request.out, request.formats).reading
     )
-    if asked.json:
-        print_json(reading.record() | {"out": None if asked.out is None else str(asked.out)})
+    if request.json:
+        print_json(reading.record() | {"out": None if request.out is None else str(request.out)})
         return
     print_text(reading.text())
-    if asked.out is not None:
-        print_text(f"report: {asked.out / 'index.html'}")
+    if request.out is not None:
+        print_text(f"report: {request.out / 'index.html'}")

@@ -1,8 +1,8 @@
-"""Between a command and its terminal: encodings, log records, the line of a failure, Ctrl-C and SIGTERM.
+"""Terminal encodings, log records, error lines, Ctrl-C and SIGTERM.
 
-An interrupt says what is kept and how to go on, and leaves with 128 + the signal's number: ``keeping``
-surrounds work that leaves something, ``cli.main`` catches everything else. Light, so that ``--help`` and a
-refused value do not wait for what draws tables (``cli.console``).
+An interrupted command says what is kept and how to resume, and exits with 128 + the number of the signal.
+``keeping`` surrounds work with results to keep; ``cli.main`` handles all other interrupts. Imports little, so
+that ``--help`` is fast; tables and progress bars are in ``cli.console``.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _ASCII = {
 ENCODING_ERRORS = "orderlens-ascii"
 """Name of the codec error handler that :func:`install` registers."""
 MUTED: list[str] = []
-"""The name of this process where another one prints for all of them."""
+"""The name of this process, if another process prints for all."""
 
 
 def mute(name: str) -> None:
-    """Print nothing but failures from now on, with the name of this process: another one prints for all."""
+    """From now on print only failures, with the name of this process; another process prints the rest."""
     MUTED.append(name)
     sys.stdout = io.StringIO()
 
 
 def print_line(message: str) -> None:
-    """Print one line for people on standard error: a failure or a warning."""
+    """Print a failure or a warning as one line on standard error."""
     text = printable(f"orderlens: {''.join(f'{name}: ' for name in MUTED)}{message}")
     coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     sys.stderr.write(f"\x1b[31m{text}\x1b[0m\n" if coloured else f"{text}\n")
@@ -57,7 +57,7 @@ def print_json(value: Any) -> None:
 
 
 class _Lines(logging.Handler):
-    """Log records as lines on standard error, made safe like everything else."""
+    """Prints log records as lines on standard error, with control characters escaped."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = " ".join(record.getMessage().split())
@@ -65,9 +65,9 @@ class _Lines(logging.Handler):
 
 
 def prepare_streams() -> None:
-    """Let nothing that is printed fail or bypass the consoles.
+    """Prepare standard output and standard error for any text.
 
-    A terminal that cannot show a character gets an ASCII spelling; warnings and log records become lines.
+    Characters that the terminal cannot show are spelled in ASCII; warnings and log records become lines.
     """
     install()
     for stream in (sys.stdout, sys.stderr):
@@ -79,12 +79,12 @@ def prepare_streams() -> None:
 
 
 def printable_json(text: str) -> str:
-    r"""Return serialised JSON with unsafe characters as ``\uXXXX``: the same data, harmless to look at."""
+    r"""Return serialised JSON with unsafe characters as ``\uXXXX``; the data stay the same."""
     return UNSAFE.sub(_json_escape, text)
 
 
 def install() -> None:
-    """Make the ASCII spelling known to the codecs, for terminals that cannot show more."""
+    """Register the codec error handler that spells characters in ASCII."""
     codecs.register_error(ENCODING_ERRORS, _spell)
 
 
@@ -104,7 +104,7 @@ NOTHING = "nothing was written; run the same command again"
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came; treated like Ctrl-C, but for the exit code."""
+    """SIGTERM, handled like Ctrl-C except for the exit code."""
 
 
 def listen() -> None:
@@ -118,13 +118,13 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def interrupted(stop: BaseException, kept: str) -> StoppedError:
-    """Return the error that ends the command after ``stop``."""
+    """Return the error that ends the command after the interrupt ``stop``."""
     word, number = ("terminated", 15) if isinstance(stop, Terminated) else ("interrupted", 2)
     return StoppedError(f"{word}: {kept}", 128 + number)
 
 
 def stopped_by(error: BaseException) -> KeyboardInterrupt | None:
-    """Return the interrupt behind an error: one that meets a loading extension becomes an ImportError."""
+    """Return the interrupt that caused an error, e.g. an ImportError of a module that was being loaded."""
     inner: BaseException | None = error
     while inner is not None and not isinstance(inner, KeyboardInterrupt):
         inner = inner.__cause__ or inner.__context__
@@ -133,7 +133,7 @@ def stopped_by(error: BaseException) -> KeyboardInterrupt | None:
 
 @contextmanager
 def keeping(kept: Callable[[], str]) -> Iterator[None]:
-    """Turn an interrupt of the block into one line; ``kept`` says what is there and how to go on."""
+    """Turn an interrupt of the block into one line; ``kept`` says what is kept and how to resume."""
     try:
         yield
     except OrderLensError:
@@ -145,16 +145,16 @@ def keeping(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def kept_in(out: Path | str) -> str:
-    """Say how much of the run in a folder, or of the runs below it, is kept."""
+    """Return a sentence about the finished units of the runs in a folder."""
     units, reveals = _committed(str(out))
     if not units:
-        return f"no unit was finished, so {out} holds no results yet; the same command starts again"
+        return f"no unit was finished, so {out} has no results yet; run the same command again"
     count = "1 finished unit" if units == 1 else f"{units} finished units"
-    return f"{count} ({reveals:,} reveals) kept in {out}; the same command goes on there"
+    return f"{count} ({reveals:,} reveals) kept in {out}; the same command resumes there"
 
 
 def _committed(out: str) -> tuple[int, int]:
-    """Return the committed units and their reveals; a folder that cannot be read counts as empty."""
+    """Return the numbers of committed units and reveals; 0 for an unreadable folder."""
     from orderlens.store.overview import overview
     from orderlens.store.reader import find_runs
 

@@ -9,62 +9,72 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orderlens.cli.command import Output, takes
-from orderlens.cli.read import Writes
+from orderlens.cli.read import Writes, opened
 from orderlens.common.files import refuse_place
 from orderlens.errors import UserInputError, counted
-from orderlens.runs.options import local_place
+from orderlens.runs.options import Bootstrap, ResamplingSeed, limit_option, local_place
 from orderlens.runs.request import BadValueError, Opt, Request
 
 if TYPE_CHECKING:
-    from orderlens.texts.foreign.series import Series
+    from collections.abc import Iterator
 
-Sigma = Annotated[Sequence[float], Opt("Noise scales, separated by commas.")]
-K = Annotated[float, Opt("Number of equal competitors.")]
+    from orderlens.texts.foreign.series import Series, SeriesColumns
+
+Sigma = Annotated[Sequence[float], Opt("Noise scales σ, separated by commas.")]
+K = Annotated[float, Opt("Number of equally probable competitors.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceFile(Request):
-    """Which traces of a run or file, and what its columns are called."""
+    """Options that select the traces and columns of a run or file."""
 
     file: Annotated[Path, Opt("A run folder, or a JSON, CSV, Parquet or text file with log q.", place=True)]
-    column: Annotated[str, Opt("Column that holds log q.")] = "logq"
+    column: Annotated[str, Opt("Column with log q in nats.")] = "logq"
     by: Annotated[
         Sequence[str] | None,
         Opt(
-            "Columns that name a trace of a file, separated by commas; none: one trace in all.",
+            "Columns that identify a trace, separated by commas; 'none' reads the file as one trace.",
             shown="sample_id, order, …",
         ),
     ] = None
-    step: Annotated[str, Opt("Column that sorts the rows of a trace.")] = "step"
-    sample: Annotated[str | None, Opt("Only this sample_id.")] = None
-    order: Annotated[str | None, Opt("Only this order.")] = None
+    step: Annotated[str, Opt("Column by which the rows of a trace are sorted.")] = "step"
+    sample: Annotated[str | None, Opt("Read only the sample with this id.")] = None
+    order: Annotated[str | None, Opt("Read only the traces of this order.")] = None
+
+    def traces(self, columns: "SeriesColumns") -> "Iterator[Series]":
+        """Yield the selected traces; an incomplete run is named on standard error."""
+        from orderlens.texts.foreign.series import read_series
+
+        if self.file.is_dir():
+            opened([str(self.file)])
+        return read_series(self.file, columns, self.sample, self.order)
 
     @property
     def naming(self) -> tuple[str, ...] | None:
-        """Columns that name a trace; None leaves them to the file, () is one trace in all."""
+        """Columns that identify a trace; None for the default ones, () for a single trace."""
         if self.by is not None and not self.by:
-            raise UserInputError("--by names no column; give some separated by commas, or none")
+            raise UserInputError("--by is empty; name columns, separated by commas, or write --by none")
         return () if self.by == ("none",) else None if self.by is None else tuple(self.by)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sigma0(Output):
-    """Print the noise up to which log-recoverability is concave, and the q where that fails first."""
+    """Print σ0, the noise up to which log-recoverability is concave in log q, and the q where it fails."""
 
-    k: Annotated[Sequence[float], Opt("Numbers of equal competitors, separated by commas.")] = (1,)
+    k: Annotated[Sequence[float], Opt("Numbers of equally probable competitors, separated by commas.")] = (1,)
 
 
 @takes(Sigma0)
-def sigma0(asked: Sigma0) -> None:
+def sigma0(request: Sigma0) -> None:
     """Print one line per number of competitors."""
     from orderlens.cli.console import print_json, print_text
     from orderlens.theory import critical_point
 
     rows = []
-    for count in _some("k", asked.k):
+    for count in _some("k", request.k):
         point = critical_point(count)
         rows.append({"k": count, "sigma0": point.sigma, "q": point.q})
-    if asked.json:
+    if request.json:
         print_json(rows)
         return
     for row in rows:
@@ -74,32 +84,34 @@ def sigma0(asked: Sigma0) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve(Writes, Output):
-    """Print f, g and its derivatives d1 and d2 in log q against q, and where g is convex."""
+    """Print the success probability f, g = log f and its derivatives in log q, and where g is convex."""
 
     sigma: Sigma = (0.1, 0.5, 1, 2)
     k: K = 1
-    points: Annotated[int, Opt("Values of q, even in logit q.", least=2, most=100_000)] = 19
+    points: Annotated[int, Opt("Number of values of q, evenly spaced in logit q.", least=2, most=100_000)] = (
+        19
+    )
     figures: Annotated[
         Path | None,
-        Opt("Also write the theory's figures to this folder.", metavar="FOLDER", read=local_place),
+        Opt("Folder for the theory's figures.", shown="no figures", metavar="FOLDER", read=local_place),
     ] = None
 
 
 @takes(Curve)
-def curve(asked: Curve) -> None:
+def curve(request: Curve) -> None:
     """Print the curve, write its figures."""
     from orderlens.cli.console import print_json, print_text
 
-    rows = _curve_rows(_some("sigma", asked.sigma), asked.k, asked.points)
+    rows = _curve_rows(_some("sigma", request.sigma), request.k, request.points)
     written: list[Path] = []
-    if (folder := asked.figures) is not None:
+    if (folder := request.figures) is not None:
         from orderlens.figures.save import FORMATS
         from orderlens.figures.theory import FIGURES, save_theory_figures
 
         files = [folder / f"{name}.{kind}" for name in FIGURES for kind in (*FORMATS, "json")]
-        refuse_place(folder, folder=True, overwrite=asked.overwrite, files=files)
+        refuse_place(folder, folder=True, overwrite=request.overwrite, files=files)
         written = save_theory_figures(folder)
-    if asked.json:
+    if request.json:
         print_json({"rows": rows, "figures": [str(path) for path in written]})
         return
     _print_rows(rows, {"sigma": "g", "k": "g", "q": ".4f", "convex": ""}, ".6g")
@@ -130,24 +142,24 @@ def _curve_rows(sigmas: Sequence[float], k: float, points: int) -> list[dict[str
 
 @dataclass(frozen=True, kw_only=True)
 class CheckCommand(Output):
-    """Re-derive every numerical claim of the paper's appendix; print its number, ours, whether it holds."""
+    """Recompute every number of the paper's appendix and say which claims hold."""
 
 
 @takes(CheckCommand)
-def check(asked: CheckCommand) -> None:
+def check(request: CheckCommand) -> None:
     """Print one claim after the other."""
     from orderlens.claims.audit import CLAIM_COUNT, check_claims
     from orderlens.cli.console import print_json, print_text, progress_bar
 
     claims = []
-    with progress_bar("claims", CLAIM_COUNT, quiet=asked.json) as advance:
+    with progress_bar("claims", CLAIM_COUNT, quiet=request.json) as advance:
         for claim in check_claims():
             claims.append(claim)
             advance()
     counts = {
         word: sum(claim.standing == word for claim in claims) for word in ("holds", "incomplete", "fails")
     }
-    if asked.json:
+    if request.json:
         print_json({"claims": [asdict(claim) for claim in claims], "counts": counts})
         return
     for claim in claims:
@@ -160,35 +172,37 @@ def check(asked: CheckCommand) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile(TraceFile, Output):
-    """Report log A, Jensen loss, second-order value and the bottleneck steps of traces."""
+    """Print per trace: log A, the Jensen loss, its second-order value and the bottleneck steps."""
 
     sigma: Sigma = (0.1, 0.3, 0.5, 1)
     k: K = 1
-    top: Annotated[int, Opt("Bottleneck steps to list.", least=0)] = 5
-    limit: Annotated[int, Opt("Traces to report.", least=1)] = 10
+    top: Annotated[int, Opt("Number of bottleneck steps to list.", least=0)] = 5
+    limit: Annotated[int, limit_option("traces")] = 10
 
 
 @takes(Profile)
-def profile(asked: Profile) -> None:
+def profile(request: Profile) -> None:
     """Print the profile of some traces."""
     from orderlens.cli.console import print_json, print_text
-    from orderlens.texts.foreign.series import SeriesColumns, read_series
+    from orderlens.texts.foreign.series import SeriesColumns
 
-    noises = _some("sigma", asked.sigma)
+    noises = _some("sigma", request.sigma)
     reports, total = [], 0
-    columns = SeriesColumns(asked.column, step=asked.step, by=asked.naming)
-    for trace in read_series(asked.file, columns, asked.sample, asked.order):
+    columns = SeriesColumns(request.column, step=request.step, by=request.naming)
+    for trace in request.traces(columns):
         total += 1
-        if total <= asked.limit:
-            reports.append(_report(trace, noises, asked.k, asked.top))
-    if asked.json:
+        if total <= request.limit:
+            reports.append(_report(trace, noises, request.k, request.top))
+    if request.json:
         print_json({"traces": reports, "n_traces": total})
         return
-    print_text(f"{asked.file}: {_count(total)}")
+    print_text(f"{request.file}: {_count(total)}")
     for report in reports:
         _print_report(report)
     if total > len(reports):
-        print_text(f"{total - len(reports)} more traces; --limit shows more, --sample and --order choose")
+        print_text(
+            f"{total - len(reports)} more traces; --limit shows more of them, --sample and --order select"
+        )
 
 
 def _count(n_traces: int) -> str:
@@ -246,37 +260,41 @@ def _print_report(report: dict[str, Any]) -> None:
     ]
     _print_rows(rows, {}, "")
     if not all(row["second_order_valid"] for row in report["by_sigma"]):
-        print_text("invalid: some step lies outside the Taylor radius of the mean; trust the Jensen loss")
+        print_text("invalid: a step is outside the Taylor radius of the mean; use the Jensen loss instead")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit(TraceFile, Output):
-    """Fit noise and number of competitors to the argmax hits of scored traces, with the misfit."""
+    """Fit the noise σ and the number of competitors k to scored traces, and test the fit."""
 
-    hits: Annotated[str, Opt("Column: was the target the argmax?")] = "is_argmax"
-    bootstrap: Annotated[int, Opt("Resamples of whole texts; 0: none.")] = 0
+    hits: Annotated[str, Opt("Column that says whether the target was the argmax.")] = "is_argmax"
+    bootstrap: Bootstrap = 0
+    seed: ResamplingSeed = 0
 
 
 @takes(Fit)
-def fit(asked: Fit) -> None:
+def fit(request: Fit) -> None:
     """Print the fit."""
     import numpy as np
 
     from orderlens.cli.console import print_json, print_text
-    from orderlens.texts.foreign.series import SeriesColumns, read_series, texts_of
+    from orderlens.texts.foreign.series import SeriesColumns, texts_of
     from orderlens.theory import fit_noise
 
-    columns = SeriesColumns(asked.column, asked.hits, asked.step, asked.naming)
-    traces = list(read_series(asked.file, columns, asked.sample, asked.order))
+    columns = SeriesColumns(request.column, request.hits, request.step, request.naming)
+    traces = list(request.traces(columns))
     flags = [trace.hits for trace in traces if trace.hits is not None]
     if len(flags) < len(traces):
         raise UserInputError(
-            f"{asked.file} lacks the column {asked.hits!r} (was the target the argmax?); score it, or --hits"
+            f"{request.file} lacks the column {request.hits!r}, telling whether the target was the argmax; "
+            "name another with --hits, or score the texts with 'orderlens score'"
         )
     values = np.concatenate([trace.values for trace in traces])
     groups = np.repeat(texts_of(traces), [trace.values.size for trace in traces])
-    result = fit_noise(values, np.concatenate(flags), groups=groups, bootstrap=asked.bootstrap)
-    if asked.json:
+    result = fit_noise(
+        values, np.concatenate(flags), groups=groups, bootstrap=request.bootstrap, seed=request.seed
+    )
+    if request.json:
         print_json({**asdict(result), "remarks": result.remarks, "n_traces": len(traces)})
         return
     low, high = result.sigma_interval

@@ -10,50 +10,55 @@ from typing import Annotated, Any, Literal
 
 from orderlens.cli.command import Output, takes
 from orderlens.common.files import refuse_place
-from orderlens.runs.options import Device, Split, local_place
+from orderlens.runs.options import BLOCK_SIZE, FOLDER_OUT, Device, Split
 from orderlens.runs.request import NEEDED, Opt
+
+TextFiles = Annotated[
+    Sequence[Path],
+    Opt(
+        "Training texts: a JSON Lines, CSV, Parquet or text file; repeatable.",
+        "-d",
+        given=NEEDED,
+        repeat=True,
+        metavar="PATH",
+    ),
+]
+ModelWidth = Annotated[int, Opt("Width of the model.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Output):
-    """Train a small model from text; the folder it writes is a valid --model."""
+    """Train a small model on texts; pass its folder to other commands as --model."""
 
-    data: Annotated[
-        Sequence[Path],
-        Opt(
-            "JSON lines, CSV, Parquet or text file; repeatable.",
-            "-d",
-            given=NEEDED,
-            repeat=True,
-            metavar="PATH",
-        ),
-    ]
-    out: Annotated[Path, Opt("Model folder to write.", "-o", metavar="FOLDER", read=local_place)]
-    steps: Annotated[int | None, Opt("Number of steps.", shown="200")] = None
-    max_minutes: Annotated[float | None, Opt("Number of minutes to train instead; ends fully decayed.")] = (
-        None
-    )
+    data: TextFiles
+    out: Annotated[Path, FOLDER_OUT]
+    steps: Annotated[int | None, Opt("Number of training steps.", shown="200")] = None
+    max_minutes: Annotated[
+        float | None, Opt("Training time in minutes, instead of --steps; the learning rate decays within it.")
+    ] = None
     attention: Annotated[
         Literal["block-causal", "full", "permutation", "causal"],
-        Opt("What a token sees; causal trains an autoregressive model."),
+        Opt("Attention mask; causal trains an autoregressive model."),
     ] = "block-causal"
-    layers: Annotated[int, Opt("Transformer layers.")] = 3
-    width: Annotated[int, Opt("Model width.")] = 96
-    heads: Annotated[int, Opt("Attention heads.")] = 3
-    block_size: Annotated[int, Opt("Tokens per block.")] = 32
+    layers: Annotated[int, Opt("Number of transformer layers.")] = 3
+    width: ModelWidth = 96
+    heads: Annotated[int, Opt("Number of attention heads.")] = 3
+    block_size: Annotated[int, BLOCK_SIZE] = 32
     window: Annotated[int, Opt("Tokens per training window.")] = 128
     batch_size: Annotated[int, Opt("Windows per step.")] = 8
-    vocab_size: Annotated[int, Opt("Ids of the new tokenizer.")] = 1024
-    tokenizer: Annotated[str | None, Opt("A tokenizer.json, or 'tiny' for the bundled one.")] = None
+    vocab_size: Annotated[int, Opt("Vocabulary size of the new tokenizer.")] = 1024
+    tokenizer: Annotated[
+        str | None, Opt("A tokenizer.json to use, or 'tiny' for the bundled one.", shown="train one")
+    ] = None
     split: Split = "none"
-    seed: Annotated[int, Opt("Keys weights, masks and shuffling.")] = 0
+    seed: Annotated[int, Opt("Seed of initial weights, masks and shuffling.")] = 0
     device: Device = None
-    resume: Annotated[bool, Opt("Go on from the checkpoint in --out.")] = False
+    resume: Annotated[bool, Opt("Resume from the checkpoint in --out.")] = False
 
 
 @takes(Train)
-def train(asked: Train) -> None:
-    """Train and say what came out."""
+def train(request: Train) -> None:
+    """Train and print a summary."""
     from dataclasses import fields
 
     from orderlens.cli.console import print_json, print_text, progress_bar
@@ -61,38 +66,38 @@ def train(asked: Train) -> None:
     from orderlens.models.engine.device import pick_device
     from orderlens.training.from_text import TextTraining, train_from_text
 
-    refuse_place(asked.out, folder=True)
+    refuse_place(request.out, folder=True)
     shared = {
-        item.name: getattr(asked, item.name) for item in fields(TextTraining) if hasattr(asked, item.name)
+        item.name: getattr(request, item.name) for item in fields(TextTraining) if hasattr(request, item.name)
     }
-    steps = 200 if asked.steps is None and asked.max_minutes is None else asked.steps
-    options = TextTraining(**shared | {"steps": steps, "device": str(pick_device(asked.device))})
-    shorter = "--steps, --max-minutes" if asked.max_minutes is None else None
+    steps = 200 if request.steps is None and request.max_minutes is None else request.steps
+    options = TextTraining(**shared | {"steps": steps, "device": str(pick_device(request.device))})
+    shorter = "--steps, --max-minutes" if request.max_minutes is None else None
     with (
-        keeping(lambda: _kept(asked.out)),
-        progress_bar("training (%)", 100, quiet=asked.json, shorter=shorter) as advance,
+        keeping(lambda: _kept(request.out)),
+        progress_bar("training (%)", 100, quiet=request.json, shorter=shorter) as advance,
     ):
         summary = train_from_text(
-            asked.data, asked.out, options, resume=asked.resume, report=_Percent(advance)
+            request.data, request.out, options, resume=request.resume, report=_Percent(advance)
         )
-    if asked.json:
+    if request.json:
         print_json(summary)
     else:
         print_text(_describe(summary))
 
 
 def _kept(out: Path) -> str:
-    """Say at which step an interrupted training stands."""
+    """Say which step of an interrupted training is stored."""
     from orderlens.training.steps import CHECKPOINT, load_checkpoint
 
     if not (out / CHECKPOINT).is_file():
-        return f"no step was finished, so {out} holds no model yet; the same command starts again"
+        return f"no step was finished, so {out} has no model yet; run the same command again"
     step = load_checkpoint(out / CHECKPOINT)["step"]
-    return f"step {step} is kept in {out}; the same command with --resume goes on there"
+    return f"step {step} is kept in {out}; the same command with --resume continues there"
 
 
 class _Percent:
-    """Turns metrics lines into whole per cents on a progress bar."""
+    """Shows training progress in per cent on a progress bar."""
 
     def __init__(self, advance: Callable[[int], object]) -> None:
         self._advance, self._shown = advance, 0

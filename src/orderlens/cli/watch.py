@@ -1,4 +1,4 @@
-"""``orderlens runs watch``: what the workers of a run are doing, from another terminal or machine.
+"""``orderlens runs watch``: shows the state of a run's workers, from any terminal or machine.
 
 No postponed annotations here: the types of fields are read when the command line is built.
 """
@@ -20,22 +20,21 @@ if TYPE_CHECKING:
     from orderlens.store.protocol import Folder
 
 SILENT_S = 60.0
-"""Seconds after which a worker that reported nothing is shown as silent."""
-EVERY_S = 2.0
-"""Seconds between two looks."""
+"""Seconds without a new state after which a worker is shown as silent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch(Output):
-    """Watch a run at work: units, tokens per second, what each worker does; ends when the run does."""
+    """Show the progress of a run until it ends: units, tokens per second, state of each worker."""
 
     run: RunPath
-    once: Annotated[bool, Opt("Look once and leave.")] = False
+    every: Annotated[float, Opt("Seconds between two updates.", least=0.2)] = 2.0
+    once: Annotated[bool, Opt("Print the current state and exit.")] = False
 
 
 @takes(Watch)
-def watch(asked: Watch) -> None:
-    """Draw until the run ends."""
+def watch(request: Watch) -> None:
+    """Show the state until the run ends."""
     from rich.console import Group
     from rich.live import Live
 
@@ -43,12 +42,12 @@ def watch(asked: Watch) -> None:
     from orderlens.store.folder import open_folder
     from orderlens.store.specfile import read_spec
 
-    folder = open_folder(asked.run)
+    folder = open_folder(request.run)
     read_spec(folder)
-    if asked.json:
+    if request.json:
         print_json(look(folder))
         return
-    if asked.once or not stdout.is_terminal:  # a log wants one look, not a screen that redraws itself
+    if request.once or not stdout.is_terminal:  # a file gets one state, not repeated screens
         for part in picture(look(folder)):
             stdout.print(part)
         return
@@ -58,11 +57,11 @@ def watch(asked: Watch) -> None:
             live.update(Group(*picture(facts)), refresh=True)
             if facts["state"] != "running":
                 return
-            time.sleep(EVERY_S)
+            time.sleep(request.every)
 
 
 def look(folder: "Folder") -> dict[str, Any]:
-    """Return what can be seen of a run at work, as plain values."""
+    """Return the state of a run and its workers as plain values."""
     from orderlens.runs.worker_log import read_failures, read_states, steps_left
     from orderlens.store.overview import overview
 
@@ -82,7 +81,7 @@ def look(folder: "Folder") -> dict[str, Any]:
 
 
 def note(state: "WorkerState", now: float) -> str:
-    """Return the worker's state in a word; one that works and says nothing is silent, or known to be dead."""
+    """Return the worker's state for the table; ``dead`` or ``silent`` if it stopped writing its state."""
     from orderlens.runs.worker_log import ENDED
 
     silent = now - state.time
@@ -94,7 +93,7 @@ def note(state: "WorkerState", now: float) -> str:
 
 
 def picture(facts: dict[str, Any]) -> "list[Text | Table]":
-    """Return one look as lines and a table."""
+    """Return the state of a run as lines and a table."""
     from rich.table import Table
     from rich.text import Text
 
@@ -107,7 +106,7 @@ def picture(facts: dict[str, Any]) -> "list[Text | Table]":
 
 
 def _pace(facts: dict[str, Any]) -> str:
-    """Return speed and time left of a run at work."""
+    """Return speed and remaining time of a running run."""
     if facts["state"] != "running":
         return ""
     rate, left = facts["rate"], facts["left"]

@@ -1,15 +1,49 @@
-"""Checks of plain arguments: whole numbers and temperatures, or one line that names the bad value."""
+"""Checks of whole numbers and temperatures; an error names the bad value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from numbers import Integral, Real
+from typing import Any
 
 from orderlens.errors import UserInputError
 
+TEMPERATURE_FORMS = "a number, START:END (linear over the passes of a block) or position:START:END"
+
+
+class TemperatureSchedule(float):
+    """A temperature that changes linearly within each block; as a number, the mean of both ends.
+
+    Attributes:
+        start: temperature of the block's first pass or position.
+        end: of its last one.
+        by_position: whether it depends on the position in the block instead of the tokens revealed so far.
+    """
+
+    start: float
+    end: float
+    by_position: bool
+
+    def __new__(cls, start: float, end: float, by_position: bool = False) -> TemperatureSchedule:
+        schedule = super().__new__(cls, round((start + end) / 2, 12))
+        schedule.start, schedule.end, schedule.by_position = start, end, by_position
+        return schedule
+
+    def __getnewargs__(self) -> Any:
+        return self.start, self.end, self.by_position
+
+    def __str__(self) -> str:
+        return f"{'position:' if self.by_position else ''}{self.start!r}:{self.end!r}"
+
+    __repr__ = __str__
+
+    def at(self, share: Any) -> Any:
+        """Return the temperature at a share (0 to 1) of the block; a number or an array of numbers."""
+        return self.start + (self.end - self.start) * share
+
 
 def whole_number(name: str, value: object, least: int | None = None) -> int:
-    """Return ``value`` if it is a whole number of 64 bits, and not below ``least``."""
+    """Return ``value`` if it is a 64-bit whole number of at least ``least``."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise UserInputError(f"{name}={value!r} must be a whole number")
     number = int(value)
@@ -20,10 +54,31 @@ def whole_number(name: str, value: object, least: int | None = None) -> int:
     return number
 
 
-def as_temperatures(given: float | Iterable[float]) -> list[float]:
-    """Return the temperatures of a number or of several."""
-    values = [given] if isinstance(given, Real | str) or not isinstance(given, Iterable) else list(given)
-    for value in values:
-        if not isinstance(value, Real) or isinstance(value, bool):
-            raise UserInputError(f"temperature {value!r} is not a number; give a number or a list of numbers")
-    return [float(value) for value in values]
+def as_temperatures(given: float | str | Iterable[float | str]) -> list[float]:
+    """Return one or several temperatures or schedules, or their text separated by commas, as a list."""
+    if isinstance(given, str):
+        given = [part.strip() for part in given.split(",") if part.strip()]
+    return [_temperature(value) for value in (given if isinstance(given, Iterable) else [given])]
+
+
+def plain_temperature(value: float) -> float | str:
+    """Return a temperature for JSON: a schedule as its text, from which ``as_temperatures`` reads it."""
+    return str(value) if isinstance(value, TemperatureSchedule) else value
+
+
+def _temperature(value: object) -> float:
+    if isinstance(value, TemperatureSchedule):
+        return value
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    text = value if isinstance(value, str) else ""
+    ends = text.removeprefix("position:").split(":")
+    try:
+        numbers = [float(end) for end in ends]
+    except ValueError:
+        numbers = []
+    if len(numbers) == 2:
+        return TemperatureSchedule(numbers[0], numbers[1], text.startswith("position:"))
+    if len(numbers) != 1 or ":" in text:
+        raise UserInputError(f"temperature {value!r} must be {TEMPERATURE_FORMS}")
+    return numbers[0]

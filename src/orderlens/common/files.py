@@ -1,8 +1,8 @@
-"""Whole files or none: a file is written beside its place and takes it only when it is complete.
+"""Atomic writes: a file is written under a temporary name and renamed when it is complete.
 
-A full disk, an interrupt or a crash leaves what stood there before. Everything outside run folders (tables,
-figures, pages, model folders) is written through here; what the file system refuses becomes one line with
-its remedy. Knows nothing of what the files hold.
+A full disk, an interrupt or a crash leaves the old file unchanged. All files outside run folders (tables,
+figures, pages, model folders) are written here. Errors of the file system become one line with a remedy.
+Does not depend on the contents of the files.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from uuid import uuid4
 from orderlens.errors import OrderLensError, StorageError, UserInputError, one_line
 
 _MARK = ".orderlens-"
-"""Begins the name of a file that is being written; the process's number follows."""
+"""Prefix of the temporary name; the process id follows."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOCKED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 RUN_SPEC, RUN_FORMAT = "spec.json", "orderlens-run"
-"""The file that makes a folder a run, and what it says it is."""
+"""A folder with this file and this format name in it is a run."""
 
 
 def refusal(error: OSError) -> str:
     """Return why the file system refused, with a remedy where one is known."""
     if error.errno in _FULL:
-        return "the disk is full; what was finished is kept: free some space and run the same command again"
+        return "the disk is full; finished work is kept: free some space and run the same command again"
     if error.errno == errno.EFBIG:
         return "the file would be larger than allowed here (ulimit -f)"
     if error.errno in _LOCKED:
-        return "it is read-only or belongs to somebody else; make it writable or choose another place"
+        return "it is read-only or belongs to another user; make it writable or choose another place"
     if error.errno == errno.ENAMETOOLONG:
         return "the name is too long for this file system; choose a shorter one"
     if error.errno == errno.ENOENT:
@@ -49,10 +49,10 @@ def refusal(error: OSError) -> str:
 
 @contextmanager
 def storing(path: Path | str) -> Iterator[None]:
-    """Turn what the file system refuses inside the block into one line about ``path``.
+    """Turn file system errors inside the block into one line about ``path``.
 
     Raises:
-        UserInputError: the name itself cannot work (too long, a NUL character, a file for a folder).
+        UserInputError: the name is not possible (too long, a NUL character, a file instead of a folder).
         StorageError: the disk is full, read-only or broken.
     """
     try:
@@ -71,7 +71,7 @@ def storing(path: Path | str) -> Iterator[None]:
 
 
 def _system_error(error: BaseException) -> OSError | None:
-    """Return what the file system said, also through libraries that wrap it (torch) or spell it (Rust's)."""
+    """Return the file system's error, also where a library wraps it (torch) or quotes it (Rust)."""
     if isinstance(error, OSError):
         return error
     if number := re.search(r"\(os error (\d+)\)", str(error)):
@@ -82,9 +82,9 @@ def _system_error(error: BaseException) -> OSError | None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; the file takes the place of ``path`` when the block ends well.
+    """Yield a temporary path to write to; it replaces ``path`` if the block ends without an error.
 
-    Missing folders are made. A link is followed; a device or a pipe (``/dev/stdout``) is written directly.
+    Missing folders are created. A link is followed; a device or a pipe (``/dev/stdout``) is written directly.
     """
     refuse_place(path)
     with storing(path):
@@ -105,25 +105,34 @@ def replacing(path: Path) -> Iterator[Path]:
                 fresh.unlink()
 
 
+_LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
+
+
+def lost_slash(place: str) -> str | None:
+    """Return the address that a path such as ``http:/host/x`` was meant to be; None for other paths."""
+    found = _LOST_SLASH.match(place)
+    return f"{found[0]}/{place[found.end() :]}" if found else None
+
+
 def refuse_place(
     path: Path, *, folder: bool = False, overwrite: bool = True, files: Iterable[Path] | None = None
 ) -> None:
-    """Refuse a place that a file (or a folder of files) cannot take; called before long work, makes nothing.
+    """Refuse a path that cannot be written, before long work; creates nothing.
 
     Args:
-        path: the file or folder, with links and ``..`` as given.
-        folder: it is a folder of files.
-        overwrite: files that exist may be replaced.
-        files: those of the folder that will be written; by default, any file in it counts.
+        path: the file or folder; may contain links and ``..``.
+        folder: ``path`` is a folder of files.
+        overwrite: existing files may be replaced.
+        files: the files of the folder that will be written; by default, any file in it counts.
 
     Raises:
-        UserInputError: it is a folder (a file), leads through a file, is inside a run, or exists.
-        StorageError: it may not be written to.
+        UserInputError: a folder where a file is expected or vice versa, inside a run, or it exists.
+        StorageError: no permission to write.
     """
     with storing(path):
         if (run := run_around(path)) is not None:
             raise UserInputError(
-                f"{path} is inside the run {run}, and only the store writes there; choose a place outside it"
+                f"{path} is inside the run {run}, whose files must not be changed; choose a place outside it"
             )
         if path.is_dir() and not folder:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -137,7 +146,7 @@ def refuse_place(
 
 
 def run_around(path: Path) -> Path | None:
-    """Return the run folder that ``path`` is, or is in; links and ``..`` are followed."""
+    """Return the run folder that is or contains ``path``; links and ``..`` are followed."""
     place = path.expanduser().resolve()
     return next((part for part in (place, *place.parents) if _is_run(part)), None)
 
@@ -150,7 +159,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _existing(path: Path, files: Iterable[Path] | None) -> Path | None:
-    """Return a file that would be replaced; devices, pipes and what ``/dev/stdout`` is are written to."""
+    """Return a file that would be replaced; devices and pipes do not count."""
     if path.parent in _STREAMS:
         return None
     if path.is_dir() and files is None:
@@ -159,8 +168,8 @@ def _existing(path: Path, files: Iterable[Path] | None) -> Path | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a process that was killed while writing left in ``folder``."""
-    if os.name != "posix":  # elsewhere nobody can be asked by signal 0
+    """Remove the temporary files of killed processes from ``folder``."""
+    if os.name != "posix":  # signal 0 exists only on POSIX systems
         return
     for left in folder.glob(f"{_MARK}*"):
         owner = left.name.removeprefix(_MARK).partition("-")[0]
@@ -180,19 +189,19 @@ def _runs(process: int) -> bool:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write or replace a UTF-8 file as a whole; half characters (lone surrogates) become U+FFFD."""
+    """Write or replace a UTF-8 file atomically; lone surrogates become U+FFFD."""
     return write_bytes(path, text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode())
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """Write or replace a file as a whole."""
+    """Write or replace a file atomically."""
     with replacing(path) as fresh:
         fresh.write_bytes(data)
     return path
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder and its parents; one that is there is fine."""
+    """Create a folder and its parents; it may exist already."""
     with storing(path):
         path.mkdir(parents=True, exist_ok=True)
     return path

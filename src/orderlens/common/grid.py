@@ -1,14 +1,18 @@
-"""Where blocks lie: the block grid of a sequence and the canvas a decoder fills.
+"""The block grid of a sequence, and the canvas of positions that a decoder fills.
 
-Positions are 0-based. A grid has an offset: when it is positive, ``[0, offset)`` is a short first block and
-blocks of ``block_size`` follow; anchored at 0 the offset is 0, anchored at the prompt's end it is the
-prompt length modulo the block size, so that decoding starts on a boundary.
+Positions are 0-based. Blocks of ``block_size`` start at an offset; if it is positive, ``[0, offset)`` is a
+short first block. A grid anchored at 0 has offset 0. A grid anchored at the prompt's end has the offset
+prompt length modulo block size, so that decoding starts at the edge of a block.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal, TypeAlias
+
+Overflow: TypeAlias = Literal["fill", "mask"]
+"""What happens to positions past the requested length: they are filled, or stay masked."""
 
 
 def block_edges(length: int, block_size: int, offset: int = 0) -> list[tuple[int, int]]:
@@ -27,6 +31,8 @@ class Canvas:
         block_size: tokens per block.
         offset: grid offset, below ``block_size``.
         n_suffix: tokens given after the last position to fill.
+        fills_overflow: whether positions past the requested length are filled too; they complete the last
+            block.
     """
 
     prompt_length: int
@@ -34,18 +40,25 @@ class Canvas:
     block_size: int
     offset: int
     n_suffix: int = 0
+    fills_overflow: bool = True
 
     @classmethod
     def plan(
-        cls, prompt_length: int, n_requested: int, block_size: int, anchor: str, n_suffix: int = 0
+        cls,
+        prompt_length: int,
+        n_requested: int,
+        block_size: int,
+        anchor: str,
+        n_suffix: int = 0,
+        fills_overflow: bool = True,
     ) -> Canvas:
         """Lay the grid from position 0 (``"zero"``), or so that the prompt ends a block (``"prompt"``)."""
         offset = prompt_length % block_size if anchor == "prompt" else 0
-        return cls(prompt_length, n_requested, block_size, offset, n_suffix)
+        return cls(prompt_length, n_requested, block_size, offset, n_suffix, fills_overflow)
 
     @property
     def first_start(self) -> int:
-        """Start of the first block that holds a position to decode; it may also hold the prompt's tail."""
+        """Start of the first block with a position to decode; it may begin inside the prompt."""
         return self.prompt_length - (self.prompt_length - self.offset) % self.block_size
 
     @property
@@ -60,25 +73,28 @@ class Canvas:
 
     @property
     def fill_end(self) -> int:
-        """One past the last position that is filled: whole blocks, unless a suffix says what follows."""
-        return self.requested_end if self.n_suffix else self.end
+        """One past the last filled position: the end of a block, or of the request.
+
+        The request ends it if a suffix follows, or if positions past the requested length stay masked.
+        """
+        return self.requested_end if self.n_suffix or not self.fills_overflow else self.end
 
     @property
     def total(self) -> int:
-        """One past everything a full-attention model sees: the blocks, or the text to the suffix's end."""
+        """One past the last position that a full-attention model sees, suffix included."""
         return self.requested_end + self.n_suffix if self.n_suffix else self.end
 
     @property
     def visible_suffix(self) -> int:
-        """Suffix tokens that share a block with a position to fill: all that block-causal models see."""
+        """Number of suffix tokens in the last block to fill; block-causal models see no others."""
         return min(self.n_suffix, self.end - self.requested_end)
 
     def window(self, start: int, attention: str) -> tuple[int, int]:
-        """Return the positions that the block at ``start`` is evaluated in: itself, or the whole canvas."""
+        """Return the positions to evaluate for the block at ``start``: the block, or the whole canvas."""
         return (start, start + self.block_size) if attention == "block-causal" else (0, self.total)
 
     def reach(self, attention: str) -> int:
-        """Return how many positions of the model's context are used."""
+        """Return the number of positions of the model's context that are used."""
         return self.end if attention == "block-causal" else self.total
 
     @property

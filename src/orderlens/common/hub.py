@@ -1,6 +1,6 @@
-"""The one door to the hub: a repository's files in a local folder, through the hub's own client and cache.
+"""Downloads files of a repository on the Hugging Face hub, through the hub's own client and cache.
 
-Every failure is one line that names what was wanted and what to do instead. Knows nothing of models or data.
+Every failure is one line that names the repository and a remedy. Does not depend on models or data.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ PATIENCE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository on the hub, and how messages speak of it.
+    """A repository on the hub, and its name in messages.
 
     Attributes:
         kind: model or data set.
         repo: ``ORG/NAME``.
         revision: branch, tag or commit; the default branch if None.
-        label: what it is called in messages, e.g. ``model 'hf:org/name'``.
-        instead: what to do where it cannot be had, e.g. ``give a local file with --data``.
+        label: its name in messages, e.g. ``model 'hf:org/name'``.
+        instead: remedy if it is not available, e.g. ``give a local file with --data``.
     """
 
     kind: Literal["model", "dataset"]
@@ -37,20 +37,20 @@ class Repository:
 
 
 def is_offline(endpoint: str | None = None) -> bool:
-    """Say whether the hub cannot be reached; the client's offline setting counts too.
+    """Return whether the hub cannot be reached; the client's offline setting counts too.
 
-    Without a network the client asks five times with growing pauses and warnings for every file; asked once
-    before, it can be told to look into its cache only. Any answer counts, a refusal included. The client's
-    session is used, so proxies and mirrors are respected.
+    Without a network the client would try five times for every file, with growing pauses. One request in
+    advance avoids that; any answer counts, also a refusal. The client's session is used, so proxies and
+    mirrors are respected.
     """
     from huggingface_hub import constants, get_session
 
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries are not the user's business
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # hide its retries
     if constants.HF_HUB_OFFLINE:
         return True
     try:
         get_session().head(endpoint or constants.ENDPOINT, timeout=PATIENCE_S)
-    except Exception:  # noqa: BLE001  each version of the client has another family of errors
+    except Exception:  # noqa: BLE001  the errors differ between versions of the client
         return True
     return False
 
@@ -68,9 +68,9 @@ def snapshot(
 
     Args:
         wanted: the repository.
-        patterns: globs of the files that must be there.
-        error: the class to raise when they cannot be had.
-        cache_dir: where the hub cache lies, the client's default if None.
+        patterns: globs of the files.
+        error: the class to raise if the files are not available.
+        cache_dir: the hub cache; the client's default if None.
         endpoint: address of the hub, the client's default if None.
         offline: never connect; the client's own setting (``HF_HUB_OFFLINE``) holds as well.
     """
@@ -100,7 +100,7 @@ def snapshot(
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError):
         raise error(
             f"{label} is not in the local cache and the hub cannot be reached; "
-            f"connect once, or {wanted.instead}"
+            f"connect to the internet once, or {wanted.instead}"
         ) from None
     except (errors.HfHubHTTPError, OSError, ValueError, RuntimeError) as problem:
         raise error(

@@ -1,7 +1,7 @@
-"""This machine: its memory (from psutil), its processes, and the versions, hardware and git state of a run.
+"""Facts about this machine: memory (from psutil), processes, versions, hardware and git state.
 
-Needs no torch. What cannot be found out is None or unknown. No paths, user names or addresses are recorded.
-Processes are known where /proc exists; elsewhere no process is known to be dead, and callers use leases.
+Needs no torch. Unknown values are None. No paths, user names or addresses are recorded. Without /proc no
+process counts as dead, and callers rely on leases.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from orderlens._version import __version__
 from orderlens.errors import DeviceMemoryError
 
 _WORDS = ("out of memory", "can't allocate memory", "alloc_failed", "insufficient memory")
-"""What libraries say in a plain RuntimeError when a device or the host has no memory left."""
+"""Messages of libraries that report missing memory as a plain RuntimeError."""
 _TRIM, _MMAP = -1, -3
-"""glibc's numbers for the free memory that it keeps, and the size from which a block is mapped by itself."""
+"""glibc's parameter numbers M_TRIM_THRESHOLD and M_MMAP_THRESHOLD."""
 _KEPT_BYTES, _MAPPED_BYTES = 2**30, 32 * 2**20
 
 
 def total_memory() -> int | None:
-    """Return the bytes of main memory; None where psutil is missing (a bare copy of the sources)."""
+    """Return the bytes of main memory; None if psutil is not installed."""
     found = _virtual_memory()
     return None if found is None else int(found.total)
 
 
 def free_memory() -> int | None:
-    """Return the bytes of main memory that can be had, with what the page cache would give back."""
+    """Return the bytes of main memory that are available, reclaimable page cache included."""
     found = _virtual_memory()
     return None if found is None else int(found.available)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether ``error`` says that a device or the host ran out of memory."""
+    """Return whether ``error`` reports that a device or the host ran out of memory."""
     if isinstance(error, DeviceMemoryError | MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True  # the last is torch's, by name: decoding as such does not need torch
+        return True  # the last is torch's, compared by name to avoid importing torch
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let the C library keep up to 1 GiB that is freed; return whether it does.
+    """Let the C library keep up to 1 GiB of freed memory; return whether it does.
 
-    Activations on the CPU are freed and wanted again in every layer. Given back to the system in between,
-    each of their pages costs a fault when it is next written. Only glibc has this switch; whoever set its
-    environment variables has chosen already.
+    Every layer frees and allocates activations on the CPU. If they were returned to the system in between,
+    each page would cost a page fault. Only glibc has this setting; environment variables of the user take
+    precedence.
     """
     chosen = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"} & os.environ.keys()
     if chosen or not sys.platform.startswith("linux"):
@@ -78,7 +78,7 @@ UNKNOWN = "unknown"
 
 
 def process_tag(pid: int | None = None) -> str:
-    """Return ``machine-pid-start``: names one process even after its number was used again."""
+    """Return ``machine-pid-start``, which stays unique when a process id is used again."""
     return _own_tag(os.getpid()) if pid is None else _tag(pid)
 
 
@@ -99,7 +99,7 @@ def _tag(number: int) -> str:
 
 
 def is_dead(tag: object) -> bool:
-    """Say whether ``tag`` is a process of this machine that has ended; False when that cannot be known."""
+    """Return whether ``tag`` is a process of this machine that has ended; False if that is unknown."""
     own = process_tag()
     pieces = str(tag).split("-")
     if own == UNKNOWN or len(pieces) != 3 or pieces[0] != own.split("-")[0] or not pieces[1].isdigit():
@@ -108,7 +108,7 @@ def is_dead(tag: object) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """A killed process keeps its number until its parent looks; it computes no more."""
+    """Return whether a process was killed but its parent has not collected it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
     except (OSError, IndexError):
@@ -121,7 +121,7 @@ _GIT_TIMEOUT_S = 5.0
 
 @cache
 def versions() -> dict[str, str | None]:
-    """Return the versions of Python, of this package and of the packages that shape numbers."""
+    """Return the versions of Python, this package and the packages that affect numbers."""
     found: dict[str, str | None] = {"python": platform.python_version(), "orderlens": __version__}
     for name in _PACKAGES:
         try:
@@ -132,7 +132,7 @@ def versions() -> dict[str, str | None]:
 
 
 def hardware() -> dict[str, Any]:
-    """Return system, processor, cores, memory and the accelerators that torch sees (if it is loaded)."""
+    """Return system, processor, cores, memory and, if torch is loaded, the accelerators."""
     return {
         "system": platform.system(),
         "machine": platform.machine(),
@@ -158,7 +158,7 @@ def _memory_gib() -> float | None:
 
 
 def _accelerators() -> list[str]:
-    """Ask torch only when the caller already uses it: importing it here would cost seconds."""
+    """Return torch's GPUs if torch is already imported; importing it here would take seconds."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return []
@@ -167,10 +167,12 @@ def _accelerators() -> list[str]:
 
 @cache
 def git_state(folder: Path | None = None) -> dict[str, Any] | None:
-    """Return commit and cleanliness of the checkout around ``folder`` (this package), None outside one."""
+    """Return commit and cleanliness of the git checkout of ``folder`` (this package); None outside one."""
     where = Path(__file__).parent if folder is None else folder
     commit = _git(where, "rev-parse", "HEAD")
-    if not commit or not _git(where, "ls-files", "."):  # an installed package inside someone else's checkout
+    if not commit or not _git(
+        where, "ls-files", "."
+    ):  # an installed package inside another project's checkout
         return None
     changes = _git(where, "status", "--porcelain", "--untracked-files=no")
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
@@ -195,7 +197,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def environment() -> dict[str, Any]:
-    """Return what can change numbers: versions, hardware and git state (without the time)."""
+    """Return versions, hardware and git state, which can change numbers."""
     return {"versions": versions(), "hardware": hardware(), "git": git_state()}
 
 

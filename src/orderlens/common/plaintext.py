@@ -1,8 +1,8 @@
-"""What may be shown anywhere (terminal, page, notebook): every other character becomes its escape.
+"""Replaces characters that are unsafe in a terminal, page or notebook by their escapes.
 
-Texts, ids, file names and models come from elsewhere. A control character in them could move a terminal's
-cursor, hide or recolour what stands there, set a title or a link; a bidirectional control could swap what is
-read, on a page too. Letters of every script, combining marks and emoji pass. Values are made plain for JSON.
+Texts, ids and file names come from outside. A control character in them could move the terminal's cursor,
+hide or recolour text, or set a title or a link; a bidirectional control could reorder text, also on a page.
+Letters of every script, combining marks and emoji stay. ``plain`` converts values for JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNSAFE = re.compile(
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional marks, embeddings, overrides, isolates
     "\u2028\u2029\ufff9-\ufffb"  # line separators, interlinear anchors
     "\U000e0000-\U000e007f"  # invisible tags
-    "\ud800-\udfff"  # halves of characters: no text at all
+    "\ud800-\udfff"  # lone surrogates
     "]"
 )
 

@@ -1,10 +1,10 @@
-"""Random streams keyed by meaning, never by place in a batch.
+"""Random streams with keys, independent of the place in a batch.
 
-The same (seed, sample id, order, purpose) gives the same numbers whatever else is computed beside it, so
-results do not depend on batch size, worker count or a resume. No global random state is ever touched.
+The same (seed, sample id, order, purpose) always gives the same numbers. Results therefore do not depend on
+batch size, number of workers or resuming. Global random state is not used.
 
-Draws and randomised rules have one stream per chain and block; row t of it, [pass, offset], belongs to the
-block's t-th forward pass.
+Token draws and randomised rules have one stream per chain and block; row t of it, [pass, offset], belongs to
+the block's t-th forward pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FloatArray = NDArray[np.float64]
 
 
 def keyed_generator(seed: int, *keys: Key) -> np.random.Generator:
-    """Return a generator that depends only on ``seed`` and ``keys`` (strings and ints are kept apart)."""
+    """Return a generator that depends only on ``seed`` and ``keys``; ``1`` and ``"1"`` are different keys."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (seed, *keys):
         text = f"{type(part).__name__}:{part}".encode()
@@ -30,29 +30,29 @@ def keyed_generator(seed: int, *keys: Key) -> np.random.Generator:
 
 
 def draw_stream(sample_seed: int, sample_id: str, policy_spec: str, block: int) -> np.random.Generator:
-    """Return the stream behind the token draws of one block."""
+    """Return the stream for the token draws of one block."""
     return keyed_generator(sample_seed, sample_id, policy_spec, "draw", block)
 
 
 def rule_stream(order_seed: int | None, sample_id: str, policy_spec: str, block: int) -> np.random.Generator:
-    """Return the stream that an order or a commit rule sees as ``uniforms_R``."""
+    """Return the stream that an order or a commit rule receives as ``uniforms_R``."""
     return keyed_generator(order_seed or 0, sample_id, policy_spec, "rule", block)
 
 
-NUMBERS_AHEAD = 1024
-"""Numbers of a stream that are made at once: a block of 32 positions that takes 32 passes needs one call."""
+BUFFERED_NUMBERS = 1024
+"""Numbers of a stream that one call draws: enough for 32 passes of a block of 32 positions."""
 
 
 class NumberRows:
-    """Every chain's stream, some passes ahead: [N, passes, block size]; opened when first asked for."""
+    """Buffers every chain's stream for several passes, [N, passes, block size]; opens it on first use."""
 
     def __init__(
         self, n_chains: int, block_size: int, open_stream: Callable[[int], np.random.Generator]
     ) -> None:
         self._open = open_stream
         self._streams: dict[int, np.random.Generator] = {}
-        self._ahead = max(1, NUMBERS_AHEAD // block_size)
-        self._rows_NPB = np.empty((n_chains, self._ahead, block_size))
+        self._buffered = max(1, BUFFERED_NUMBERS // block_size)
+        self._rows_NPB = np.empty((n_chains, self._buffered, block_size))
         self._end_N = np.zeros(n_chains, np.int64)
 
     def enter_block(self, chain: int) -> None:
@@ -61,16 +61,16 @@ class NumberRows:
         self._end_N[chain] = 0
 
     def rows(self, chain_C: IntArray, pass_C: IntArray) -> FloatArray:
-        """Return the numbers [C, B] of each chain's pass; passes of a block must not go backwards."""
+        """Return the numbers [C, B] of each chain's pass; the passes of a block must not decrease."""
         for place in np.flatnonzero(pass_C >= self._end_N[chain_C]).tolist():
             self._refill(int(chain_C[place]), int(pass_C[place]))
-        rows: FloatArray = self._rows_NPB[chain_C, pass_C - self._end_N[chain_C] + self._ahead]
+        rows: FloatArray = self._rows_NPB[chain_C, pass_C - self._end_N[chain_C] + self._buffered]
         return rows
 
     def _refill(self, chain: int, wanted: int) -> None:
-        """Make numbers until those of pass ``wanted`` are there."""
+        """Draw numbers until the buffer contains pass ``wanted``."""
         if chain not in self._streams:
             self._streams[chain] = self._open(chain)
         while self._end_N[chain] <= wanted:
             self._streams[chain].random(out=self._rows_NPB[chain])
-            self._end_N[chain] += self._ahead
+            self._end_N[chain] += self._buffered

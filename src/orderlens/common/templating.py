@@ -1,8 +1,7 @@
-"""The one template environment behind every page and every notebook view.
+"""The template environment of all pages and notebook views.
 
-HTML and SVG templates escape every value. Markdown templates do the same for what Markdown would read as
-markup of its own or as HTML: angle brackets, ampersands and, in cells, bars. Knows no runs, tables or
-findings.
+HTML and SVG templates escape every value. Markdown templates escape angle brackets, ampersands and, in table
+cells, bars. Does not depend on runs, tables or findings.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def write_page(path: Path, template: str, **data: Any) -> Path:
-    """Fill ``template`` with ``data`` and write it whole to ``path``.
+    """Fill ``template`` with ``data`` and write it to ``path``.
 
     Args:
-        path: the page; written beside and then replaced, so that a full disk costs nothing.
+        path: the page; replaced atomically.
         template: name of a file in ``templates/``, ending in ``.html.j2``, ``.svg.j2`` or ``.md.j2``.
-        data: plain values, lists and dataclasses that the template knows.
+        data: plain values, lists and dataclasses that the template uses.
     """
     return write_text(path, fill(template, **data))
 
@@ -58,33 +57,33 @@ def _environment(html: bool) -> Environment:
 
 
 class Markdown(str):
-    """Text that is Markdown already and passes unchanged."""
+    """Markdown text, which is not escaped again."""
 
     __slots__ = ()
 
 
 def _shown(value: Any) -> Any:
-    """Spell out what could steer a reader: autoescaping knows markup, not control characters."""
+    """Escape control characters, which autoescaping leaves in the text."""
     if type(value) is not str:
         return value
     return printable(value) if len(value) < _SHORT else value
 
 
 _SHORT = 100_000
-"""Longer values are packed data of our own."""
+"""Longer values are packed data, not text."""
 
 
 def _verbatim(text: str) -> Any:
-    """Return a built script or style as it is; it must not hold what would end its element."""
+    """Return a built script or style unchanged; it must not contain the end of an element."""
     from markupsafe import Markup
 
     if "</" in text:
-        raise ValueError("a built asset holds '</', which may end its element")
+        raise ValueError("a built asset contains '</', which may end its element")
     return Markup(text)  # noqa: S704  our own file
 
 
 def _plain_markdown(value: Any) -> Any:
-    """Escape what a reader of Markdown would take for HTML; Markdown made by us passes."""
+    """Escape HTML in text; ``Markdown`` stays unchanged."""
     if isinstance(value, Markdown) or not isinstance(value, str):
         return value
     return value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -100,9 +99,9 @@ _DECIMALS = re.compile(r"(\d\.\d\d)\d+")
 
 
 def data_uri(picture: Path | str) -> str:
-    """Return a picture, a file or SVG, as an address that holds it.
+    """Return a picture (a file, or SVG as text) as a data URI.
 
-    Places in a drawing keep two decimals of a point.
+    Coordinates of SVG are cut to two decimals of a point.
     """
     if isinstance(picture, Path) and picture.suffix != ".svg":
         return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"

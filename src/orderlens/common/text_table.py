@@ -1,7 +1,7 @@
-"""The one printer of tables: cells that are text already, as aligned lines or as HTML for a notebook.
+"""Formats tables of text cells as aligned lines, or as HTML for a notebook.
 
-Does not depend on runs, studies or files. What a cell says is decided by the caller, except that ``shown``
-writes any value in one short line.
+Does not depend on runs, studies or files. The caller formats the cells; ``shown`` formats any value as one
+short line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from orderlens.common.templating import fill
 from orderlens.errors import counted
 
 WIDTH = 100
-"""Characters of a line, unless the caller says otherwise."""
+"""Default number of characters per line."""
 _LONGEST = 24
 
 Lines = Sequence[str]
@@ -26,8 +26,8 @@ def lay_out(rows: Sequence[Sequence[Lines]], *, keys: int = 0, width: int | None
     Args:
         rows: the headings, then the rows, each with the lines of its cells.
         keys: number of first columns that are repeated where a table is continued below.
-        width: most characters of a line (None: any number). A wider table is continued below after an empty
-            line; a single column that is wider stays whole.
+        width: maximum number of characters per line; None for no maximum. A wider table is continued below
+            after an empty line; a column is never split.
     """
     widths = [max(len(line) for row in rows for line in row[place]) for place in range(len(rows[0]))]
     lines: list[str] = []
@@ -40,7 +40,7 @@ def lay_out(rows: Sequence[Sequence[Lines]], *, keys: int = 0, width: int | None
 
 
 def _panels(widths: Sequence[int], keys: int, width: int | None) -> list[list[int]]:
-    """Return the columns of each part of a table: as many as fit, always with the key columns."""
+    """Return the columns of each part of a table; every part has the key columns."""
     first = list(range(keys))
     panels = [first.copy()]
     used = start = sum(widths[place] + 2 for place in first) - 2
@@ -60,13 +60,13 @@ def _lines(cells: Sequence[Lines], widths: Sequence[int]) -> Iterator[str]:
 
 
 def first_rows(columns: Mapping[str, Sequence[object]], n_rows: int) -> str:
-    """Return the first rows of a table as aligned text, under the number of all its rows.
+    """Return the size of a table and its first rows as aligned text.
 
-    Columns that are empty in these rows, or that do not fit, are only named.
+    Columns that are empty in these rows, or that do not fit, are only listed by name.
 
     Args:
-        columns: name → the values that are shown.
-        n_rows: of the whole table.
+        columns: name → values of the first rows.
+        n_rows: number of rows of the table.
     """
     cells = {
         name: [one_line(name), *map(shown, values)]
@@ -97,10 +97,10 @@ def first_rows_html(columns: Mapping[str, Sequence[object]], n_rows: int) -> str
 
 
 def facts_html(facts: Mapping[str, str], columns: Mapping[str, Sequence[object]]) -> str:
-    """Return named facts, one per line, over a few rows as an HTML table."""
-    told = [(one_line(name), one_line(value)) for name, value in facts.items()]
+    """Return named facts, one per line, followed by a few rows as an HTML table."""
+    lines = [(one_line(name), one_line(value)) for name, value in facts.items()]
     filled = {name: values for name, values in columns.items() if any(value is not None for value in values)}
-    return fill("run.html.j2", facts=told, **_cells(filled))
+    return fill("run.html.j2", facts=lines, **_cells(filled))
 
 
 def _cells(columns: Mapping[str, Sequence[object]]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def shown(value: object) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` in one line, with controls as escapes: data must not steer a terminal."""
+    """Return ``text`` in one line, with control characters escaped."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
     )

@@ -1,1 +1,1 @@
-"""Decoding: rows of a model become position statistics, orders choose, traces are recorded."""
+"""Decoding: reduce model outputs to position statistics, choose positions, record traces."""

@@ -1,9 +1,8 @@
-"""How many sequences are decoded together, and what happens when they do not fit in memory.
+"""Batch sizes: how many sequences run in one batch, and the retry when a batch does not fit in memory.
 
-A batch that runs out of memory is cut in halves and tried again; the smaller size is remembered for the
-batches that follow. Every number depends on its own sequence alone, so cutting changes at most the last bits
-of rounding. Knows nothing of tokens, orders or devices: it recognises memory errors and hands smaller lists
-to the same work.
+A batch that runs out of memory is halved and tried again. Later batches use the smaller size. Each result
+depends only on its own sequence, so the batch size changes results by rounding at most. Does not depend on
+tokens, orders or devices.
 """
 
 from __future__ import annotations
@@ -23,50 +22,50 @@ from orderlens.models.abilities import ReleasesMemory, SuggestsBatch
 from orderlens.models.protocol import Model
 
 Item = TypeVar("Item")
-GROUP = 384
-"""Sequences that fill a GPU. Of twice as many, it computes one half while the host serves the other."""
+OVERLAP_SIZE = 384
+"""Sequences that fill a GPU. A batch twice as large is split, so that host and device work overlap."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class BatchLimit:
-    """The most sequences decoded together; shared by the batches of a run, so that it learns once.
+    """Maximum number of sequences per batch; all batches of a run share it.
 
     Attributes:
-        sequences: the limit, None as long as there is none.
+        sequences: the limit; None: no limit.
     """
 
     sequences: int | None = None
 
     @classmethod
-    def suggested(cls, model: Model, tokens_each: int) -> BatchLimit:
-        """Return what the model expects to fit, or no limit for one that does not know."""
-        return cls(model.suggested_batch(tokens_each) if isinstance(model, SuggestsBatch) else None)
+    def suggested(cls, model: Model, tokens_per_sequence: int) -> BatchLimit:
+        """Return the model's suggestion, or no limit for a model without one."""
+        return cls(model.suggested_batch(tokens_per_sequence) if isinstance(model, SuggestsBatch) else None)
 
     def parts(self, items: Sequence[Item]) -> list[Sequence[Item]]:
-        """Cut ``items`` into as few, as equal parts as the limit allows."""
+        """Split ``items`` into the fewest parts within the limit, of nearly equal size."""
         count = 1 if self.sequences is None else -(-len(items) // self.sequences)
         edges = [len(items) * part // count for part in range(count + 1)]
         return [items[low:high] for low, high in pairwise(edges)]
 
 
-def run_within(
+def run_in_batches(
     limit: BatchLimit,
     model: Model,
     items: Sequence[Item],
     work: Callable[[Sequence[Item]], None],
     name: Callable[[Item], str],
-    left: Callable[[Sequence[Item]], Sequence[Item]] = lambda batch: batch,
+    unfinished: Callable[[Sequence[Item]], Sequence[Item]] = lambda batch: batch,
 ) -> None:
-    """Hand all ``items`` to ``work``, in batches that fit in memory.
+    """Call ``work`` on all ``items``, in batches that fit in memory.
 
     Args:
-        limit: what is known so far; made smaller when memory runs out.
-        model: is asked to give memory back before a retry (one that ``ReleasesMemory``).
+        limit: the current maximum; reduced when memory runs out.
+        model: releases memory before a retry if it ``ReleasesMemory``.
         items: one per sequence.
-        work: must leave its items so that those still ``left`` can be handed to it again when it fails.
+        work: processes one batch. When it fails, it is called again with the ``unfinished`` items.
         name: names an item in the error message when it does not fit even alone.
-        left: the items of a failed batch that still need work; all of them by default.
+        unfinished: returns the items of a failed batch that still need work; all of them by default.
 
     Raises:
         DeviceMemoryError: a single sequence does not fit.
@@ -79,22 +78,22 @@ def run_within(
         if failure is None:
             continue
         _release(model)
-        rest = left(batch)
-        if not rest:
+        remaining = unfinished(batch)
+        if not remaining:
             continue
-        if len(rest) == 1:
-            raise DeviceMemoryError(f"{name(rest[0])} does not fit in memory even alone: {failure}")
-        limit.sequences = len(rest) // 2
+        if len(remaining) == 1:
+            raise DeviceMemoryError(f"{name(remaining[0])} does not fit in memory even alone: {failure}")
+        limit.sequences = len(remaining) // 2
         _log.warning(
-            "out of memory with %d sequences at once; going on with %d, nothing is lost",
-            len(rest),
+            "out of memory with %d sequences per batch; retrying with %d, no results are lost",
+            len(remaining),
             limit.sequences,
         )
-        waiting.append(rest)
+        waiting.append(remaining)
 
 
 def _attempt(work: Callable[[Sequence[Item]], None], batch: Sequence[Item]) -> str | None:
-    """Do the work; return why memory ran out, or None. The error and what it keeps alive die here."""
+    """Run ``work``; return the out-of-memory message, or None. Drops the error, which keeps tensors alive."""
     try:
         work(batch)
     except Exception as error:
@@ -105,7 +104,7 @@ def _attempt(work: Callable[[Sequence[Item]], None], batch: Sequence[Item]) -> s
 
 
 def _release(model: Model) -> None:
-    """Free what the failed attempt held before anything smaller is tried."""
+    """Free the memory of a failed attempt before the retry."""
     gc.collect()
     if isinstance(model, ReleasesMemory):
         model.release_memory()
@@ -114,41 +113,43 @@ def _release(model: Model) -> None:
         torch.cuda.empty_cache()
 
 
-def groups(batch: Sequence[Item], each: int = 1) -> list[Sequence[Item]]:
-    """Cut a large batch into two that advance in turn; an item stands for ``each`` sequences."""
+def split_for_overlap(batch: Sequence[Item], sequences_per_item: int = 1) -> list[Sequence[Item]]:
+    """Split a large batch into halves that advance alternately, so that host and device work overlap."""
     half = (len(batch) + 1) // 2
-    return [batch] if half * each < GROUP or half == len(batch) else [batch[:half], batch[half:]]
+    if half * sequences_per_item < OVERLAP_SIZE or half == len(batch):
+        return [batch]
+    return [batch[:half], batch[half:]]
 
 
-def interleave(walks: Iterable[Iterator[None]]) -> None:
-    """Take one step of each walk after the other until all have ended."""
-    waiting = deque(walks)
+def interleave(iterators: Iterable[Iterator[None]]) -> None:
+    """Advance the iterators alternately, one step each, until all are exhausted."""
+    waiting = deque(iterators)
     while waiting:
-        walk = waiting.popleft()
-        if next(walk, waiting) is not waiting:
-            waiting.append(walk)
+        iterator = waiting.popleft()
+        if next(iterator, waiting) is not waiting:
+            waiting.append(iterator)
 
 
-class Reporter:
-    """Tells progress once: tokens that a failed attempt already reported are not reported again."""
+class ProgressReporter:
+    """Reports progress, without counting the tokens of a failed attempt twice."""
 
     def __init__(self, advance: Callable[[int], None] | None) -> None:
         self._advance = advance or (lambda _: None)
-        self._attempt = 0
-        self._debt = 0
+        self._in_attempt = 0
+        self._already_reported = 0
 
     def start(self) -> None:
-        """An attempt begins."""
-        self._attempt = 0
+        """Start an attempt."""
+        self._in_attempt = 0
 
     def __call__(self, count: int) -> None:
-        """So many tokens were done."""
-        self._attempt += count
-        paid = min(self._debt, count)
-        self._debt -= paid
-        if count > paid:
-            self._advance(count - paid)
+        """Add ``count`` finished tokens."""
+        self._in_attempt += count
+        repeated = min(self._already_reported, count)
+        self._already_reported -= repeated
+        if count > repeated:
+            self._advance(count - repeated)
 
     def failed(self) -> None:
-        """The attempt failed; what it did will be done again."""
-        self._debt += self._attempt
+        """Mark the attempt as failed: its tokens will be computed again."""
+        self._already_reported += self._in_attempt

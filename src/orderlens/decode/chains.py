@@ -1,11 +1,11 @@
 """The chains of one generation: every (prompt, policy) pair as a row of parallel arrays.
 
-This is the truth about each chain. A batch works on some of its rows and writes back after every pass, so a
-batch that fails for lack of memory can be cut and taken up again where each chain stood.
+``Chains`` holds the only state of a chain. A batch works on some of the rows and writes back after every
+pass. A batch that runs out of memory can therefore be split and resumed from the last completed pass.
 
-``live_canvases`` shows the texts while they fill, to somebody who watches.
+``live_canvases`` returns the texts during decoding, for a progress display.
 
-Shape letters: N chains, B block size, L longest canvas. Knows nothing of models' insides, files or text.
+Shape letters: N chains, B block size, L longest canvas. Does not depend on model internals, files or text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orderlens.rules.policy import Policy
 from orderlens.texts.samples import EncodedSample
 
 NEVER = np.iinfo(np.int64).max
-"""Pass of a position that is not revealed (yet)."""
+"""The pass number of a position that is not revealed yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Chain:
         order: index of its policy.
         canvas: its block grid.
         tokens: the canvas's tokens, mask id where nothing was decoded.
-        steps: tokens revealed.
-        stop: one past the last decoded block.
+        steps: number of revealed tokens.
+        stop: end position of the last decoded block (exclusive).
         finish_reason: ``"eos"`` or ``"length"``.
-        n_passes: passes it took where its policy revises, those that changed nothing included; else None,
-            because its reveals tell.
+        n_passes: number of passes under a policy that revises, including those without a change. None under
+            other policies: the reveals contain it.
     """
 
     sample: int
@@ -60,22 +60,22 @@ class Chains:
 
     Attributes:
         policy_N, sample_N: indices.
-        tokens_NL: canvases, mask id where nothing is decided.
+        tokens_NL: canvases, mask id at masked positions.
         start_N: first position of the current block.
-        block_N: its number, 0 for the first one.
-        step_N: tokens revealed so far, those taken back again included.
-        filled_N: positions filled now.
-        told_N: the most that were filled at any time: how far the text is.
-        forward_N: passes made so far.
-        pass_N: passes made in the current block.
-        post_N: of these, passes that began without a mask.
-        filling_N: positions that the current block had to fill.
-        settled_N: the last pass changed nothing.
+        block_N: block number, from 0.
+        step_N: tokens revealed so far, including tokens masked again later.
+        filled_N: number of filled positions.
+        reported_N: the largest ``filled_N`` so far, which progress has reported.
+        forward_N: passes so far.
+        pass_N: passes in the current block.
+        full_passes_N: of these, passes that started with no masked position in the block.
+        filling_N: number of positions to fill in the current block.
+        unchanged_N: whether the last pass changed nothing.
         open_NB: masked positions of the current block that are to be filled.
-        held_NB: positions of the current block that were filled, not given.
+        filled_NB: positions of the current block that decoding has filled (not given ones).
         place_NB: place of each position in a static order's path.
         rank_NB: pass at which a static policy reveals each position.
-        logq_NB: log q of each held token, for policies that revise.
+        logq_NB: log q of the token at each filled position, for policies that revise.
     """
 
     def __init__(
@@ -99,16 +99,22 @@ class Chains:
         count = len(self.sample_N)
         self.tokens_NL = np.full((count, max(max(c.end, c.total) for c in canvases)), model.mask_id)
         for n, s in enumerate(self.sample_N.tolist()):
-            self.tokens_NL[n, : canvases[s].total] = given_tokens(samples[s], canvases[s], model.mask_id)
-        self.filled_N, self.told_N = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        names = "start_N", "block_N", "step_N", "forward_N", "pass_N", "post_N", "filling_N"
-        self.start_N, self.block_N, self.step_N, self.forward_N, self.pass_N, self.post_N, self.filling_N = (
-            np.zeros(count, np.int64) for _ in names
-        )
+            self.tokens_NL[n, : canvases[s].total] = initial_canvas(samples[s], canvases[s], model.mask_id)
+        self.filled_N, self.reported_N = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        names = "start_N", "block_N", "step_N", "forward_N", "pass_N", "full_passes_N", "filling_N"
+        (
+            self.start_N,
+            self.block_N,
+            self.step_N,
+            self.forward_N,
+            self.pass_N,
+            self.full_passes_N,
+            self.filling_N,
+        ) = (np.zeros(count, np.int64) for _ in names)
         self.requested_end_N = np.array([canvas.requested_end for canvas in self.canvases])
-        self.settled_N = np.zeros(count, bool)
+        self.unchanged_N = np.zeros(count, bool)
         self.open_NB = np.zeros((count, self.block_size), bool)
-        self.held_NB = np.zeros((count, self.block_size), bool)
+        self.filled_NB = np.zeros((count, self.block_size), bool)
         self.place_NB = np.zeros((count, self.block_size), np.int64)
         self.rank_NB = np.full((count, self.block_size), NEVER)
         self.logq_NB = np.zeros((count, self.block_size))
@@ -130,19 +136,19 @@ class Chains:
         return int(high - low)
 
     def check_paths(self) -> None:
-        """Refuse a static order with a wrong path in any block before the first one is decoded.
+        """Reject a static order with an invalid path in any block, before decoding starts.
 
-        Built-in orders are left to the check when a block is entered: making all their paths twice takes a
-        tenth of a millisecond per chain, in which the device waits.
+        Paths of built-in orders are checked only when a block is entered: computing them twice would delay
+        the device by 0.1 ms per chain.
         """
-        foreign = [not type(policy.order).__module__.startswith("orderlens.") for policy in self.policies]
+        is_plugin = [not type(policy.order).__module__.startswith("orderlens.") for policy in self.policies]
         for n, canvas in enumerate(self.canvases):
             order, sample = self.policies[self.policy_N[n]].order, self.samples[self.sample_N[n]]
-            if foreign[self.policy_N[n]] and isinstance(order, StaticOrder):
+            if is_plugin[self.policy_N[n]] and isinstance(order, StaticOrder):
                 for block, start in enumerate(canvas.block_starts):
-                    check_path(order, int(self._open(n, start).sum()), sample.id, block)
+                    check_path(order, int(self._to_fill(n, start).sum()), sample.id, block)
 
-    def _open(self, n: int, start: int) -> NDArray[np.bool_]:
+    def _to_fill(self, n: int, start: int) -> NDArray[np.bool_]:
         """Return which positions [B] of the block at ``start`` are to be filled."""
         stop = min(start + self.block_size, self.canvases[n].fill_end)
         open_B = np.zeros(self.block_size, bool)
@@ -152,11 +158,11 @@ class Chains:
     def _enter_block(self, n: int, block: int) -> None:
         policy = self.policies[self.policy_N[n]]
         start = self.canvases[n].block_starts[block]
-        open_B = self._open(n, start)
+        open_B = self._to_fill(n, start)
         self.start_N[n], self.block_N[n], self.filling_N[n] = start, block, open_B.sum()
-        self.pass_N[n] = self.post_N[n] = 0
-        self.settled_N[n] = False
-        self.open_NB[n], self.held_NB[n], self.rank_NB[n] = open_B, False, NEVER
+        self.pass_N[n] = self.full_passes_N[n] = 0
+        self.unchanged_N[n] = False
+        self.open_NB[n], self.filled_NB[n], self.rank_NB[n] = open_B, False, NEVER
         self.memory[self.policy_N[n]].forget(np.array([n]))
         self.draws.enter_block(n)
         self.numbers.enter_block(n)
@@ -168,27 +174,27 @@ class Chains:
                 self.rank_NB[n, places[path]] = passes
 
     def done_with_block(self, chain_C: IntArray) -> NDArray[np.bool_]:
-        """Return which chains have nothing left to do in their block."""
+        """Return which chains have finished their block."""
         full_C = np.asarray(~self.open_NB[chain_C].any(axis=1))
         for c in np.flatnonzero(full_C):
             full_C[c] = self._has_settled(int(chain_C[c]))
         return full_C
 
     def _has_settled(self, n: int) -> bool:
-        """Return whether the chain's policy will change nothing more in its full block."""
+        """Return whether the chain's policy makes no further change in its full block."""
         policy: Policy = self.policies[self.policy_N[n]]
         rule, filling = policy.revise, int(self.filling_N[n])
         if rule is None or not filling:
             return True
         if int(self.pass_N[n]) >= rule.passes(filling):
             return True
-        return rule.is_done(int(self.post_N[n]), not bool(self.settled_N[n]))
+        return rule.is_done(int(self.full_passes_N[n]), not bool(self.unchanged_N[n]))
 
     def ending(self, n: int, stop_at_eos: bool) -> str | None:
-        """Return why the chain ends with its current block, or None where another one follows."""
+        """Return why the chain ends with its current block, or None if another block follows."""
         canvas, start = self.canvases[n], int(self.start_N[n])
-        block = self.tokens_NL[n, start : start + self.block_size][self.held_NB[n]]
-        # A text with a given ending is filled to its end: what follows an EOS in it is not ours to drop.
+        block = self.tokens_NL[n, start : start + self.block_size][self.filled_NB[n]]
+        # With a suffix, the text after an EOS is given, so decoding continues to the end.
         if stop_at_eos and not canvas.n_suffix and np.isin(block, self._eos).any():
             return "eos"
         return "length" if start + self.block_size >= canvas.end else None
@@ -198,7 +204,7 @@ class Chains:
         self._enter_block(n, int(self.block_N[n]) + 1)
 
     def finished(self) -> list[Chain]:
-        """Return every chain as it ended."""
+        """Return every finished chain."""
         return [
             Chain(
                 int(self.sample_N[n]),
@@ -214,8 +220,8 @@ class Chains:
         ]
 
 
-def given_tokens(sample: EncodedSample, canvas: Canvas, mask_id: int) -> IntArray:
-    """Return the canvas [total] before anything is decoded: what is given, masks elsewhere."""
+def initial_canvas(sample: EncodedSample, canvas: Canvas, mask_id: int) -> IntArray:
+    """Return the canvas [total] before decoding: the given tokens, masks elsewhere."""
     tokens = np.full(canvas.total, mask_id)
     tokens[: canvas.prompt_length] = sample.prompt
     tokens[canvas.prompt_length : canvas.prompt_length + len(sample.template)] = sample.template
@@ -226,12 +232,12 @@ def given_tokens(sample: EncodedSample, canvas: Canvas, mask_id: int) -> IntArra
 
 @dataclass(frozen=True, slots=True)
 class LiveCanvas:
-    """One text as it stands.
+    """The current state of one text.
 
     Attributes:
         sample_id: its sample.
         order: spec of its policy.
-        forward: passes made so far.
+        forward: passes so far.
         tokens: ids [L] of the positions to fill, from left to right.
         masked: which of them [L] are still masked.
     """
@@ -244,13 +250,13 @@ class LiveCanvas:
 
 
 Watch: TypeAlias = Callable[[Sequence[LiveCanvas]], None]
-"""Is shown the texts of one sample, one per policy, whenever they got further."""
+"""A callback that receives the texts of one sample, one per policy, after each progress."""
 
 
 def live_canvases(chains: Chains) -> list[LiveCanvas]:
-    """Return the texts of the first sample that is not finished, of the last one where all are."""
-    left = [n for n, reason in enumerate(chains.reason) if reason is None]
-    sample = chains.sample_N[left[0] if left else -1]
+    """Return the texts of the first unfinished sample, or of the last sample if all are finished."""
+    unfinished = [n for n, reason in enumerate(chains.reason) if reason is None]
+    sample = chains.sample_N[unfinished[0] if unfinished else -1]
     return [_canvas(chains, int(n)) for n in np.flatnonzero(chains.sample_N == sample)]
 
 

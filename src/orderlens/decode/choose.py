@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.decode.chains import Chains
-from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory, with_extras
+from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory, Remaining, with_extras
 from orderlens.decode.head import take_rows, target_stats
 from orderlens.decode.passes import Pass, regroup
 from orderlens.errors import ModelOutputError, OrderLensError, PluginError, UserInputError, one_line
@@ -32,15 +32,16 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ChosenRows:
-    """What a policy chose among R rows.
+    """The rows that a policy chose among R rows.
 
     Attributes:
         chosen_R: rows to commit.
         score_R: the order's scores.
-        tied_R: how many of the chain's rows have the row's score, itself included; only for chosen rows.
-        on_commit: called once the pass counts: the rules and the decoder then remember this pass.
-        token_R: what each row takes at temperature 0 where the rule says so; −1, or None for all of them, is
-            the most probable token.
+        tied_R: number of rows of the chain with the same score, including the row itself; only for chosen
+            rows.
+        on_commit: callbacks that store the memory of rules and decoder once the pass has succeeded.
+        token_R: the token that the commit rule sets at temperature 0. −1, or None for all rows, means the
+            most probable token.
     """
 
     chosen_R: BoolArray
@@ -49,18 +50,18 @@ class ChosenRows:
     on_commit: list[Callable[[], None]]
     token_R: IntArray | None = None
 
-    def enter(self, rows: IntArray, found: ChosenRows) -> None:
-        """Take over what one policy chose among ``rows``."""
-        self.chosen_R[rows], self.score_R[rows] = found.chosen_R, found.score_R
-        self.tied_R[rows] = found.tied_R
-        if found.token_R is not None and self.token_R is not None:
-            self.token_R[rows] = found.token_R
-        self.on_commit.extend(found.on_commit)
+    def merge(self, rows: IntArray, part: ChosenRows) -> None:
+        """Insert the choice of one policy among ``rows``."""
+        self.chosen_R[rows], self.score_R[rows] = part.chosen_R, part.score_R
+        self.tied_R[rows] = part.tied_R
+        if part.token_R is not None and self.token_R is not None:
+            self.token_R[rows] = part.token_R
+        self.on_commit.extend(part.on_commit)
 
     def commit(self) -> None:
-        """Let the rules remember what they kept in this pass."""
-        for remember in self.on_commit:
-            remember()
+        """Store the memory that the rules wrote in this pass."""
+        for store_memory in self.on_commit:
+            store_memory()
 
 
 def choose(
@@ -71,50 +72,52 @@ def choose(
     place_R: IntArray | None,
     source: ExtraSource | None = None,
 ) -> ChosenRows:
-    """Ask the policy's rules which rows of ``view`` are committed now.
+    """Apply the policy's order and commit rule: which rows of ``view`` are committed now.
 
     Args:
         policy: the rules.
-        view: the masked positions of its chains and the order's memory; with ``TargetStats`` only a
-            target-aware order sees them.
-        memory: of this policy; ``chain_C`` places the view's chains in it.
-        chain_C: see ``memory``.
+        view: the masked positions of its chains and the order's memory. Only a target-aware order sees
+            ``TargetStats``; the others see their position statistics.
+        memory: of this policy.
+        chain_C: index of each of the view's chains in ``memory``.
         place_R: place of each row in the path, for a static order under an adaptive commit rule.
-        source: gives the extra inputs of the rules; needed where they request some.
+        source: provides the extra inputs that the rules request.
     """
     on_commit: list[Callable[[], None]] = []
     if policy.needs:
         view, on_commit = with_extras(policy, view, memory.rows, chain_C, source)
     public: Any = view.stats.positions if isinstance(view.stats, TargetStats) else view.stats
-    with naming(f"order '{policy.order.spec}'", policy.order):
+    with plugin_errors(f"order '{policy.order.spec}'", policy.order):
         score_R = _scores(policy, view, public, place_R)
     if score_R.shape != (len(view),) or np.isnan(score_R).any():
         raise ModelOutputError(
-            f"order '{policy.order.spec}' must give one number per masked position ({len(view)}), none of "
-            f"them NaN; it gave an array of shape {score_R.shape}"
+            f"order '{policy.order.spec}' returned scores of shape {score_R.shape}; it must return one "
+            f"number per masked position ({len(view)}), without NaN"
         )
     score_R = comparable(score_R)
-    taken = memory.commit.at(chain_C, view.chain_R, view.offset_R)
-    with naming(f"commit rule '{policy.commit.spec}'", policy.commit):
-        pick = policy.commit.pick(view.seeing(public, taken), score_R)
+    commit_memory = memory.commit.at(chain_C, view.chain_R, view.offset_R)
+    with plugin_errors(f"commit rule '{policy.commit.spec}'", policy.commit):
+        pick = policy.commit.pick(view.seeing(public, commit_memory), score_R)
         chosen_R = np.asarray(pick.chosen_R)
     n_C = _chosen_per_chain(policy, view, chosen_R)
     tied_R = _ties(view, score_R, chosen_R, n_C)
-    return ChosenRows(chosen_R, score_R, tied_R, [view.memory.commit, taken.commit, *on_commit], pick.token_R)
+    on_commit = [view.memory.commit, commit_memory.commit, *on_commit]
+    return ChosenRows(chosen_R, score_R, tied_R, on_commit, pick.token_R)
 
 
 @contextmanager
-def naming(what: str, rule: object) -> Iterator[None]:
-    """Say whose rule it was when one that is not ours fails."""
+def plugin_errors(rule_name: str, rule: object) -> Iterator[None]:
+    """Turn an unexpected error of a plugin's rule into a ``PluginError`` that names its module."""
     try:
         yield
     except (OrderLensError, MemoryError):
         raise
     except Exception as error:
-        place = type(rule).__module__
-        if place.startswith("orderlens."):
+        module = type(rule).__module__
+        if module.startswith("orderlens."):
             raise
-        raise PluginError(f"{what} of '{place}' failed: {type(error).__name__}: {one_line(error)}") from error
+        cause = f"{type(error).__name__}: {one_line(error)}"
+        raise PluginError(f"{rule_name} of '{module}' failed: {cause}") from error
 
 
 def _scores(policy: Policy, view: StepView[Any], public: Any, place_R: IntArray | None) -> FloatArray:
@@ -135,7 +138,7 @@ def _scores(policy: Policy, view: StepView[Any], public: Any, place_R: IntArray 
 def _chosen_per_chain(policy: Policy, view: StepView[Any], chosen_R: BoolArray) -> IntArray:
     if chosen_R.shape != (len(view),) or chosen_R.dtype != np.bool_:
         raise ModelOutputError(
-            f"commit rule '{policy.commit.spec}' must give one boolean per masked position"
+            f"commit rule '{policy.commit.spec}' must return one boolean per masked position"
         )
     n_C = np.bincount(view.chain_R[chosen_R], minlength=len(view.block_C))
     if not n_C.all():
@@ -162,15 +165,15 @@ def _ties(view: StepView[Any], score_R: FloatArray, chosen_R: BoolArray, n_C: In
 
 
 def choose_rows(chains: Chains, now: Pass, temperature: float) -> ChosenRows:
-    """Let every order and commit rule choose among the masked rows of its chains."""
+    """Choose among the masked rows of a pass: each policy's order and commit rule on its own chains."""
 
-    def seen(policy: Policy) -> PositionStats | DrawStats:
-        """The draws where these come before the choice."""
+    def visible(policy: Policy) -> PositionStats | DrawStats:
+        """Return the statistics that the policy sees: the draws if it draws before it chooses."""
         return now.draws if now.draws is not None and policy.draws_first(temperature) else now.stats
 
     policy, count = chains.policies[0], len(now.chain_R)
     if len(chains.policies) == 1 and policy.revise is None and not policy.is_static:
-        return _ask(chains, policy, now, None, seen(policy))  # nothing to merge
+        return _choose_for(chains, policy, now, None, visible(policy))  # nothing to merge
     merged = ChosenRows(
         np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), [], np.full(count, -1)
     )
@@ -179,32 +182,36 @@ def choose_rows(chains: Chains, now: Pass, temperature: float) -> ChosenRows:
     for p in np.unique(policy_C).tolist():
         policy, mine = chains.policies[p], np.flatnonzero((policy_R == p) & now.masked_R)
         if policy.is_static:
-            merged.chosen_R[mine] = True
-            merged.score_R[mine] = -chains.place_NB[now.index_R[mine], now.offset_R[mine]]
+            where = now.index_R[mine], now.offset_R[mine]
+            merged.chosen_R[mine] = chains.rank_NB[where] == chains.pass_N[where[0]]
+            merged.score_R[mine] = -chains.place_NB[where]
         elif len(mine) and not policy.is_planned_by_revise:
-            merged.enter(mine, _ask(chains, policy, now, mine, seen(policy).take(mine)))
+            merged.merge(mine, _choose_for(chains, policy, now, mine, visible(policy).take(mine)))
     return merged
 
 
 def committed_tokens(now: Pass, choice: ChosenRows) -> DrawStats | None:
-    """Return the committed tokens where they may not be the most probable ones: drawn, or named by a rule."""
+    """Return the committed tokens, or None if all of them are the most probable ones.
+
+    They can differ where they are drawn, and where the commit rule sets them.
+    """
     committed = np.flatnonzero(choice.chosen_R)
     if now.draws is not None:
         return now.draws.take(committed)
     if choice.token_R is None:
         return None
-    stats, named_r = now.stats.take(committed), choice.token_R[committed]
-    if (named_r < 0).all():
+    stats, by_rule_r = now.stats.take(committed), choice.token_R[committed]
+    if (by_rule_r < 0).all():
         return None
-    token_r = np.where(named_r < 0, stats.top_token, named_r)
+    token_r = np.where(by_rule_r < 0, stats.top_token, by_rule_r)
     logprob_r = target_stats(take_rows(now.rows, committed), (), token_r).target_logprob
     return DrawStats(stats, token_r, logprob_r, np.zeros(len(committed)))
 
 
-def _ask(
+def _choose_for(
     chains: Chains, policy: Policy, now: Pass, mine: IntArray | None, stats: PositionStats | DrawStats
 ) -> ChosenRows:
-    """Let one policy choose among masked rows of its chains: all of them, or the rows ``mine``."""
+    """Apply one policy to the masked rows of its chains: to all rows, or to the rows ``mine``."""
     if mine is None:
         index_c, chain_r, offset_r = now.index_C, now.chain_R, now.offset_R
     else:
@@ -229,10 +236,10 @@ def _ask(
 
 
 def _source(now: Pass, mine: IntArray | None) -> ExtraSource:
-    """Return where a policy with the rows ``mine`` of the pass gets its extra inputs."""
+    """Return the source of extra inputs for a policy with the rows ``mine`` of the pass."""
 
-    def look(tried: IntArray) -> FloatArray:
-        assert now.look is not None
-        return now.look(tried if mine is None else mine[tried])
+    def look_ahead(tried: IntArray) -> Remaining:
+        assert now.look_ahead is not None
+        return now.look_ahead(tried if mine is None else mine[tried])
 
-    return ExtraSource(lambda: now.rows if mine is None else take_rows(now.rows, mine), look)
+    return ExtraSource(lambda: now.rows if mine is None else take_rows(now.rows, mine), look_ahead)

@@ -1,13 +1,13 @@
-"""What tokens committed in one pass know of each other: sets of a scored batch, revealed again one by one.
+"""Dependence between the tokens committed in one pass: sets of a scored batch, re-scored token by token.
 
 For a set S that a pass committed with R revealed before, the coupling is
 
     C = log p(x_S | R) − Σ_{i in S} log p(x_i | R),
 
-what the sampler loses (C > 0) by drawing the set as if its tokens were independent. The chain rule gives
-log p(x_S | R) along any path through S; a model whose conditionals fit one joint gives the same along all of
-them, a trained one does not, so that several paths are measured. A model that knows its joint says C exactly
-as well. The arithmetic on the rows is in ``orderlens.metrics.passes``.
+the loss of the sampler (C > 0) from drawing the tokens of the set as if they were independent. The chain rule
+gives log p(x_S | R) along any path through S. If the model's conditionals come from one joint distribution,
+all paths agree. For trained models they do not, so several paths are measured. For a model with a known joint
+distribution, C is also computed exactly. The arithmetic is in ``orderlens.metrics.passes``.
 
 Shape letters: U states, B block size.
 """
@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from orderlens.common.rng import keyed_generator
-from orderlens.decode.batches import BatchLimit, run_within
+from orderlens.decode.batches import BatchLimit, run_in_batches
 from orderlens.decode.passes import Columns
 from orderlens.decode.score import distinct_states, equal_windows
 from orderlens.decode.target_states import TargetStates, plan_canvases
@@ -36,14 +36,17 @@ from orderlens.store.schema import table_schema
 from orderlens.texts.samples import EncodedSample
 
 PATHS = 4
-"""Ways of revealing a set one by one: as in its trace, backwards, and drawn ones (fewer for two tokens)."""
-STATES_AT_ONCE = 4096
+"""Paths per set: in the trace's order, in reverse, and random ones (fewer for two tokens)."""
+STATES_PER_CALL = 4096
 """States evaluated in one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Set:
-    """A set of a trace: rows ``low`` to ``high`` of the columns; ``first`` is the first row of its block."""
+    """A set of a trace: rows ``low`` to ``high`` of the columns.
+
+    ``first`` is the first row of its block, ``n_sets`` the number of sets in the trace.
+    """
 
     sample: int
     order: int
@@ -58,10 +61,10 @@ class _Set:
 
 
 @dataclass(frozen=True, slots=True)
-class _Route:
-    """One path through a set: places into it, in the order of revealing."""
+class _Path:
+    """One path through a set: indices into the set, in reveal order."""
 
-    of: _Set
+    token_set: _Set
     number: int
     places: IntArray
 
@@ -83,30 +86,31 @@ def coupling_table(
         model: the model that was scored.
         samples: the scored batch.
         orders: its policies.
-        columns: what ``score_batch`` returned for them.
-        n_sets: sets per (sample, policy), drawn without repetition; all where there are no more.
+        columns: the result of ``score_batch`` for them.
+        n_sets: maximum number of sets per (sample, policy), drawn without replacement.
         seed: of the choice of sets and paths.
         anchor: as when scoring.
-        limit: how many samples are evaluated together; made smaller when memory runs out.
+        limit: maximum number of samples per batch; reduced when memory runs out.
     """
     canvases = plan_canvases(model.block_size, samples, anchor or model.anchor)
-    routes: dict[int, list[_Route]] = {}
-    for found in _drawn_sets(samples, orders, columns, n_sets, seed):
-        key = (samples[found.sample].id, orders[found.order].spec, int(columns["forward"][found.low]))
-        routes.setdefault(found.sample, []).extend(_routes(found, keyed_generator(seed, *key, "paths")))
+    paths: dict[int, list[_Path]] = {}
+    for token_set in _drawn_sets(samples, orders, columns, n_sets, seed):
+        s, o, forward = token_set.sample, token_set.order, int(columns["forward"][token_set.low])
+        generator = keyed_generator(seed, samples[s].id, orders[o].spec, forward, "paths")
+        paths.setdefault(s, []).extend(_paths(token_set, generator))
     rows: dict[int, list[dict[str, Any]]] = {}
 
     def work(members: Sequence[int]) -> None:
         states = TargetStates(model, [samples[s] for s in members], [canvases[s] for s in members])
-        for place, s in enumerate(members):
-            bench = _Bench(model, states, place, samples[s], columns)
-            rows[s] = [_key(samples[s], orders[route.of.order]) | row for route, row in bench.rows(routes[s])]
+        for slot, s in enumerate(members):
+            measured = _SampleCouplings(model, states, slot, samples[s], columns).rows(paths[s])
+            rows[s] = [_key(samples[s], orders[path.token_set.order]) | row for path, row in measured]
 
     for members in equal_windows(model, canvases):
-        wanted = [s for s in members if s in routes]
-        run_within(limit or BatchLimit(), model, wanted, work, lambda s: f"sample '{samples[s].id}'")
-    found_rows = [row for s in sorted(rows) for row in rows[s]]
-    return pa.Table.from_pylist(found_rows, schema=table_schema("couplings"))
+        wanted = [s for s in members if s in paths]
+        run_in_batches(limit or BatchLimit(), model, wanted, work, lambda s: f"sample '{samples[s].id}'")
+    all_rows = [row for s in sorted(rows) for row in rows[s]]
+    return pa.Table.from_pylist(all_rows, schema=table_schema("couplings"))
 
 
 def _drawn_sets(
@@ -129,25 +133,25 @@ def _drawn_sets(
 
 
 def _starts(columns: Columns, *names: str) -> IntArray:
-    """Return the first row of every run in which the named columns are constant."""
+    """Return the first row of every stretch of rows in which the named columns are constant."""
     change = np.ones(len(columns[names[0]]), bool)
     change[1:] = np.any([columns[name][1:] != columns[name][:-1] for name in names], axis=0)
     return np.flatnonzero(change)
 
 
-def _routes(found: _Set, generator: np.random.Generator) -> list[_Route]:
-    """Return different paths through a set: as in its trace, backwards, and drawn ones."""
-    forwards = np.arange(found.size)
-    paths = [forwards, forwards[::-1]]
-    while len(paths) < min(PATHS, math.factorial(found.size)):
-        path = generator.permutation(found.size)
+def _paths(token_set: _Set, generator: np.random.Generator) -> list[_Path]:
+    """Return distinct paths through a set: in the trace's order, in reverse, and random ones."""
+    in_trace_order = np.arange(token_set.size)
+    paths = [in_trace_order, in_trace_order[::-1]]
+    while len(paths) < min(PATHS, math.factorial(token_set.size)):
+        path = generator.permutation(token_set.size)
         if not any(np.array_equal(path, known) for known in paths):
             paths.append(path)
-    return [_Route(found, number, path) for number, path in enumerate(paths)]
+    return [_Path(token_set, number, path) for number, path in enumerate(paths)]
 
 
-class _Bench:
-    """One sample's states, among those of its batch."""
+class _SampleCouplings:
+    """Measures the sets of one sample, with the states of its batch."""
 
     def __init__(
         self, model: Model, states: TargetStates, slot: int, sample: EncodedSample, columns: Columns
@@ -156,91 +160,92 @@ class _Bench:
         self.first = int(np.searchsorted(states.blocks.sample_M, slot))
         self.text = np.concatenate([sample.prompt, sample.target, sample.suffix])
 
-    def rows(self, routes: Sequence[_Route]) -> Iterator[tuple[_Route, dict[str, Any]]]:
-        """Yield each path with its row of the table, key columns left out."""
-        logp = self._one_by_one(routes)
+    def rows(self, paths: Sequence[_Path]) -> Iterator[tuple[_Path, dict[str, Any]]]:
+        """Yield each path with its row of the table, without the key columns."""
+        logp = self._sequential_logprobs(paths)
         exact: dict[int, float | None] = {}
-        for route, later in zip(routes, logp, strict=True):
-            found = route.of
-            inside = found.low + route.places
+        for path, after_first in zip(paths, logp, strict=True):
+            token_set = path.token_set
+            inside = token_set.low + path.places
             logq = np.asarray(self.columns["logq"][inside], np.float64)
-            sequential = np.append(logq[:1], later)
-            if found.low not in exact:
-                exact[found.low] = self._exactly(found)
+            sequential = np.append(logq[:1], after_first)
+            if token_set.low not in exact:
+                exact[token_set.low] = self._joint_coupling(token_set)
             yield (
-                route,
+                path,
                 {
-                    "block": int(self.columns["block"][found.low]),
-                    "forward": int(self.columns["forward"][found.low]),
-                    "size": found.size,
-                    "n_sets": found.n_sets,
-                    "path": route.number,
+                    "block": int(self.columns["block"][token_set.low]),
+                    "forward": int(self.columns["forward"][token_set.low]),
+                    "size": token_set.size,
+                    "n_sets": token_set.n_sets,
+                    "path": path.number,
                     "positions": self.columns["position"][inside].tolist(),
                     "logq": logq.tolist(),
                     "sequential": sequential.tolist(),
                     "coupling": coupling(sequential, logq),
-                    "joint_coupling": exact[found.low],
+                    "joint_coupling": exact[token_set.low],
                     "entropy_bound": entropy_bound(self.columns["entropy"][inside]),
                 },
             )
 
-    def _one_by_one(self, routes: Sequence[_Route]) -> list[FloatArray]:
-        """Return log p of every token of a path after its first, given R and those before it.
+    def _sequential_logprobs(self, paths: Sequence[_Path]) -> list[FloatArray]:
+        """Return log p of every token of a path after the first, given R and the path's earlier tokens.
 
-        The first token's is the log q of the pass itself.
+        The first token needs no evaluation: its log p is the log q of the pass.
         """
         shown, wanted, blocks = [], [], []
-        for route in routes:
-            visible_B, offsets = self._before(route.of), self._offsets(route)
-            for before, this in pairwise(offsets):
+        for path in paths:
+            visible_B, offsets = self._visible_before(path.token_set), self._offsets(path)
+            for previous, current in pairwise(offsets):
                 visible_B = visible_B.copy()
-                visible_B[before] = True
+                visible_B[previous] = True
                 shown.append(visible_B)
-                wanted.append(this)
-                blocks.append(self._block(route.of))
+                wanted.append(current)
+                blocks.append(self._block(path.token_set))
         logp = self._evaluate(np.array(blocks), np.array(shown), np.array(wanted))
-        return np.split(logp, np.cumsum([route.of.size - 1 for route in routes])[:-1])
+        return np.split(logp, np.cumsum([path.token_set.size - 1 for path in paths])[:-1])
 
     def _evaluate(self, m_U: IntArray, visible_UB: Any, wanted_U: IntArray) -> FloatArray:
-        """Return log p of the true token at one offset of every state [U]; equal states run once."""
+        """Return log p of the true token at one offset of each state [U]; equal states are evaluated once."""
         first_D, state_U = distinct_states(m_U, visible_UB)
         wanted_DB = np.zeros((len(first_D), visible_UB.shape[1]), bool)
         wanted_DB[state_U, wanted_U] = True
         logp_DB = np.full(wanted_DB.shape, np.nan)
-        for low in range(0, len(first_D), STATES_AT_ONCE):
-            part = slice(low, low + STATES_AT_ONCE)
+        for low in range(0, len(first_D), STATES_PER_CALL):
+            part = slice(low, low + STATES_PER_CALL)
             at = first_D[part]
             row_DB, stats = self.states.evaluate(m_U[at], visible_UB[at], wanted_DB[part])
             logp_DB[part][wanted_DB[part]] = stats.target_logprob[row_DB[wanted_DB[part]]]
         return np.asarray(np.minimum(logp_DB[state_U, wanted_U], 0.0))
 
-    def _exactly(self, found: _Set) -> float | None:
-        """Return the set's coupling from the model's joint, None where it has none."""
-        model, blocks, m = self.model, self.states.blocks, self._block(found)
+    def _joint_coupling(self, token_set: _Set) -> float | None:
+        """Return the set's coupling from the model's joint distribution; None for a model without one."""
+        model, blocks, m = self.model, self.states.blocks, self._block(token_set)
         if not (isinstance(model, HasJoint) and model.is_coherent):
             return None
-        before_B = self._before(found)
+        rows = slice(token_set.low, token_set.high)
+        before_B = self._visible_before(token_set)
         after_B = before_B.copy()
-        after_B[self.columns["position"][found.low : found.high] - blocks.start_M[m]] = True
-        given = self.text[: blocks.low_M[m]]
+        after_B[self.columns["position"][rows] - blocks.start_M[m]] = True
+        prefix = self.text[: blocks.low_M[m]]
         before, after = (
-            model.marginal_log_prob(np.append(given, self.states.window(m, shown)).tolist())
+            model.marginal_log_prob(np.append(prefix, self.states.window(m, shown)).tolist())
             for shown in (before_B, after_B)
         )
-        return float(after - before - np.sum(self.columns["logq"][found.low : found.high]))
+        return float(after - before - np.sum(self.columns["logq"][rows]))
 
-    def _block(self, found: _Set) -> int:
-        return self.first + int(self.columns["block"][found.low])
+    def _block(self, token_set: _Set) -> int:
+        return self.first + int(self.columns["block"][token_set.low])
 
-    def _offsets(self, route: _Route) -> IntArray:
-        rows = route.of.low + route.places
-        return np.asarray(self.columns["position"][rows] - self.states.blocks.start_M[self._block(route.of)])
+    def _offsets(self, path: _Path) -> IntArray:
+        start = self.states.blocks.start_M[self._block(path.token_set)]
+        return np.asarray(self.columns["position"][path.token_set.low + path.places] - start)
 
-    def _before(self, found: _Set) -> Any:
-        """Return what the block shows before the pass [B]."""
-        m = self._block(found)
+    def _visible_before(self, token_set: _Set) -> Any:
+        """Return which positions of the block [B] are visible before the pass."""
+        m = self._block(token_set)
         visible_B = self.states.blocks.given_MB[m].copy()
-        revealed = self.columns["position"][found.first : found.low]
+        revealed = self.columns["position"][token_set.first : token_set.low]
         visible_B[revealed - self.states.blocks.start_M[m]] = True
         return visible_B
 

@@ -1,11 +1,11 @@
-"""The generator: many (prompt, policy) chains in one batch, each at its own pace.
+"""Generation: decode many (prompt, policy) chains in one batch.
 
-The canvas is rounded up to whole blocks, because the conditionals depend on how many masks are visible;
-tokens past the requested length are recorded with ``is_overflow``. With a given suffix nothing is decoded
-past the requested length.
+The canvas is rounded up to whole blocks, because the conditionals depend on the number of visible masks.
+Tokens past the requested length are recorded with ``is_overflow``. With a suffix, or with overflow "mask",
+decoding stops at the requested length; in the latter case the positions after it stay masked.
 
-Plans the chains and hands them to ``rounds`` in batches that fit in memory. Knows nothing of files, text or
-torch.
+This module plans the chains; ``rounds`` decodes them in batches that fit in memory. Does not depend on files,
+text or torch.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orderlens.decode.batches import BatchLimit, groups, interleave, run_within
+from orderlens.common.arguments import TemperatureSchedule
+from orderlens.common.grid import Overflow
+from orderlens.decode.batches import BatchLimit, interleave, run_in_batches, split_for_overlap
 from orderlens.decode.chains import Chain, Chains, Watch, live_canvases
-from orderlens.decode.passes import Columns, Recorder
+from orderlens.decode.passes import Columns, TraceRecorder
 from orderlens.decode.rounds import Advance, Rounds
+from orderlens.decode.states import StateRecorder
 from orderlens.decode.target_states import check_fits, plan_canvases
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Anchor, Model
@@ -28,36 +31,44 @@ from orderlens.texts.samples import EncodedSample
 
 MAX_NEW_TOKENS = 16384
 MIN_TEMPERATURE = 1e-4
-"""Smallest temperature above 0: float32 logits near 16 are known to 2e-6, small against it."""
+"""Smallest temperature above 0. Float32 logits near 16 have an error of 2e-6, which is small against it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationSettings:
-    """How to decode: length, temperature, stopping, grid."""
+    """Settings of a generation: length, temperature, seed, stopping, block grid, overflow."""
 
     max_new_tokens: int = 128
     temperature: float = 0.0
     sample_seed: int = 0
     stop_at_eos: bool = True
     anchor: Anchor | None = None
+    overflow: Overflow = "fill"
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
             raise UserInputError(
-                f"max_new_tokens={self.max_new_tokens} must lie between 1 and {MAX_NEW_TOKENS}"
+                f"max_new_tokens={self.max_new_tokens} must be between 1 and {MAX_NEW_TOKENS}"
             )
-        if not 0 <= self.temperature < np.inf:
-            raise UserInputError(f"temperature={self.temperature} must be a finite number ≥ 0")
-        if 0 < self.temperature < MIN_TEMPERATURE:
+        heat = self.temperature
+        if isinstance(heat, TemperatureSchedule):
+            if not all(MIN_TEMPERATURE <= end < np.inf for end in (heat.start, heat.end)):
+                raise UserInputError(
+                    f"temperature={heat}: both ends of a schedule must be finite and at least "
+                    f"{MIN_TEMPERATURE:g}; for a nearly greedy end use {MIN_TEMPERATURE:g}"
+                )
+        elif not 0 <= heat < np.inf:
+            raise UserInputError(f"temperature={heat} must be a finite number ≥ 0")
+        elif 0 < heat < MIN_TEMPERATURE:
             raise UserInputError(
-                f"temperature={self.temperature} lies between 0 and {MIN_TEMPERATURE:g}, where "
-                "rounding decides the draws; use 0 to decode greedily"
+                f"temperature={heat} is between 0 and {MIN_TEMPERATURE:g}, where rounding "
+                f"errors decide the draws; use 0 for greedy decoding, or at least {MIN_TEMPERATURE:g}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What one call produced: trace columns, revisions, and per chain its tokens and why it ended."""
+    """The result of one call: trace columns, revisions, and the finished chains."""
 
     columns: Columns
     revisions: Columns
@@ -72,31 +83,32 @@ def generate_batch(
     on_reveals: Advance | None = None,
     limit: BatchLimit | None = None,
     watch: Watch | None = None,
+    states: StateRecorder | None = None,
 ) -> Generation:
-    """Decode every prompt under every policy; columns come sorted by (sample, order, step).
+    """Decode every prompt under every policy; columns are sorted by (sample, order, step).
 
-    When memory runs out, half of the unfinished chains wait and are taken up later where they stood;
-    ``limit`` remembers how many fit. ``watch`` is shown one sample's texts whenever they got further.
+    When memory runs out, half of the unfinished chains wait and are resumed later from their last pass.
+    ``limit`` stores the number that fits. ``watch`` receives the texts of one sample after each progress,
+    ``states`` the state of every chain in every pass.
     """
     chosen = [Policy.of(policy) for policy in policies]
     for policy in chosen:
         policy.refuse_to_generate()
-    canvases = plan_canvases(
-        model.block_size, samples, settings.anchor or model.anchor, settings.max_new_tokens
-    )
+    anchor = settings.anchor or model.anchor
+    canvases = plan_canvases(model.block_size, samples, anchor, settings.max_new_tokens, settings.overflow)
     check_fits(model, samples, canvases)
     chains = Chains(model, samples, chosen, canvases, settings.sample_seed)
     chains.check_paths()
-    recorder, known = Recorder(), limit or BatchLimit()
+    recorder, batch_limit = TraceRecorder(), limit or BatchLimit()
 
-    def advance(news: int) -> None:
+    def advance(n_new: int) -> None:
         if on_reveals is not None:
-            on_reveals(news)
+            on_reveals(n_new)
         if watch is not None:
             watch(live_canvases(chains))
 
     def work(batch: Sequence[int]) -> None:
-        parts = groups(batch)
+        parts = split_for_overlap(batch)
         interleave(
             Rounds(
                 model,
@@ -107,6 +119,7 @@ def generate_batch(
                 temperature=settings.temperature,
                 stop_at_eos=settings.stop_at_eos,
                 alone=len(parts) == 1,
+                states=states,
             ).passes()
             for part in parts
         )
@@ -119,5 +132,6 @@ def generate_batch(
 
     widths = [chains.width(n) for n in range(len(chains.canvases))]
     for width in sorted(set(widths)):
-        run_within(known, model, [n for n, own in enumerate(widths) if own == width], work, name, unfinished)
+        members = [n for n, own in enumerate(widths) if own == width]
+        run_in_batches(batch_limit, model, members, work, name, unfinished)
     return Generation(*recorder.columns(), chains.finished())

@@ -1,8 +1,8 @@
 """From a model's rows to position statistics: the only place with a vocabulary axis.
 
-Dispatches on what the model gives: log-probabilities (numpy, here) or hidden states (torch, in
-``head_torch``, imported only then). Everything after this module sees a few numbers per position. ``ask``
-starts the work and hands back how to wait for it: on a GPU the host is free in between.
+A model returns log-probabilities (reduced here, in numpy) or hidden states (reduced in ``head_torch``, which
+is imported only then). Everything after this module sees a few numbers per position. ``start_reduction``
+starts the work and returns a function that waits for it: on a GPU the host is free in the meantime.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 from orderlens.models.protocol import FloatArray, HiddenRows, IntArray, LogProbRows, Rows
 from orderlens.rules.stats import (
-    Answer,
+    DrawInputs,
     DrawStats,
-    Heat,
+    PendingStats,
     PositionStats,
     RowStats,
     TargetStats,
@@ -33,7 +33,7 @@ def take_rows(rows: Rows, index_R: IntArray) -> Rows:
 
 
 def blank_rows(rows: Rows, count: int) -> Rows:
-    """Return ``count`` rows of the same kind without values, to be filled by ``put_rows``."""
+    """Return ``count`` uninitialised rows of the same kind, to be filled by ``put_rows``."""
     if isinstance(rows, LogProbRows):
         return LogProbRows(np.empty((count, rows.log_probs_RV.shape[1])))
     from orderlens.decode import head_torch
@@ -54,7 +54,7 @@ def put_rows(into: Rows, index_R: IntArray, rows: Rows) -> None:
 
 
 def divergence(rows: Rows, earlier: Rows) -> FloatArray:
-    """Return KL(rows ‖ earlier) of each pair of rows in nats, never below 0; inf where it has no bound."""
+    """Return KL(rows ‖ earlier) of each pair of rows in nats: at least 0, inf where the KL is infinite."""
     if isinstance(rows, LogProbRows) and isinstance(earlier, LogProbRows):
         log_p_RV, log_q_RV = _checked(rows.log_probs_RV), earlier.log_probs_RV
         p_RV = np.exp(log_p_RV)
@@ -68,44 +68,51 @@ def divergence(rows: Rows, earlier: Rows) -> FloatArray:
     return head_torch.divergence(rows, earlier)
 
 
-def ask(
-    rows: Rows, eos_ids: Iterable[int], targets_R: IntArray | None = None, heat: Heat | None = None
-) -> Answer:
-    """Start reducing rows to their statistics, draws included where ``heat`` is given; return the answer.
+def start_reduction(
+    rows: Rows,
+    eos_ids: Iterable[int],
+    targets_R: IntArray | None = None,
+    draw_inputs: DrawInputs | None = None,
+) -> PendingStats:
+    """Start reducing rows to their statistics; return a function that waits for the result.
 
     Args:
         rows: the rows.
-        eos_ids: ids whose total probability is wanted.
-        targets_R: one token per row whose log-probability is wanted.
-        heat: draw one token per row, by inverting the distribution function over ascending ids.
+        eos_ids: ids whose total probability is computed.
+        targets_R: one token per row whose log-probability is computed.
+        draw_inputs: if given, one token per row is drawn, by inverting the CDF over ascending ids.
     """
     if isinstance(rows, HiddenRows):
         from orderlens.decode import head_torch
 
-        return head_torch.ask(rows, eos_ids, targets_R, heat)
+        return head_torch.start_reduction(rows, eos_ids, targets_R, draw_inputs)
     positions = _positions(rows, eos_ids)
     target_R = None
     if targets_R is not None:
         target_R = np.take_along_axis(rows.log_probs_RV, targets_R[:, None], 1)[:, 0]
-    found = RowStats(positions, target_R, None if heat is None else _drawn(rows, positions, heat))
+    found = RowStats(
+        positions, target_R, None if draw_inputs is None else _drawn(rows, positions, draw_inputs)
+    )
     return lambda: found
 
 
 def position_stats(rows: Rows, eos_ids: Iterable[int]) -> PositionStats:
-    """Return what a deployable order may see of each row."""
-    return ask(rows, eos_ids)().positions
+    """Return the statistics of each row that a deployable order may see."""
+    return start_reduction(rows, eos_ids)().positions
 
 
 def target_stats(rows: Rows, eos_ids: Iterable[int], targets_R: IntArray) -> TargetStats:
     """Return position statistics plus those of each row's target token."""
-    found = ask(rows, eos_ids, targets_R)()
+    found = start_reduction(rows, eos_ids, targets_R)()
     assert found.target_logprob is not None
-    return TargetStats.beside(found.positions, targets_R, found.target_logprob)
+    return TargetStats.from_target_logprob(found.positions, targets_R, found.target_logprob)
 
 
-def draw_stats(rows: Rows, eos_ids: Iterable[int], temperature: float, uniforms_R: FloatArray) -> DrawStats:
-    """Return position statistics plus one token per row, drawn from the softmax at ``temperature``."""
-    found = ask(rows, eos_ids, heat=Heat(temperature, uniforms_R))()
+def draw_stats(
+    rows: Rows, eos_ids: Iterable[int], temperature: float | FloatArray, uniforms_R: FloatArray
+) -> DrawStats:
+    """Return position statistics plus one token per row, drawn from the softmax at ``temperature`` [R]."""
+    found = start_reduction(rows, eos_ids, draw_inputs=DrawInputs(temperature, uniforms_R))()
     assert found.draws is not None
     return found.draws
 
@@ -124,14 +131,14 @@ def _positions(rows: LogProbRows, eos_ids: Iterable[int]) -> PositionStats:
     return PositionStats(top_R, top_logprob_R, without_top_RV.max(axis=1), entropy_R, eos_R)
 
 
-def _drawn(rows: LogProbRows, stats: PositionStats, heat: Heat) -> DrawStats:
-    scaled_RV = rows.log_probs_RV / heat.temperature
+def _drawn(rows: LogProbRows, stats: PositionStats, draw_inputs: DrawInputs) -> DrawStats:
+    scaled_RV = rows.log_probs_RV / np.reshape(draw_inputs.temperature, (-1, 1))
     weight_RV = np.exp(scaled_RV - scaled_RV.max(axis=1, keepdims=True))
     cumulative_RV = weight_RV.cumsum(axis=1)
     total_R = cumulative_RV[:, -1]
-    token_R = (cumulative_RV <= (heat.uniforms_R * total_R)[:, None]).sum(axis=1)
+    token_R = (cumulative_RV <= (draw_inputs.uniforms_R * total_R)[:, None]).sum(axis=1)
     last_R = weight_RV.shape[1] - 1 - (weight_RV > 0)[:, ::-1].argmax(axis=1)
-    token_R = np.minimum(token_R, last_R)  # rounding may carry uniform × total up to the total itself
+    token_R = np.minimum(token_R, last_R)  # rounding can raise uniform × total to the total itself
     rows_R = np.arange(len(token_R))
     tempered_R = np.log(weight_RV[rows_R, token_R] / total_R)
     return DrawStats(stats, token_R, rows.log_probs_RV[rows_R, token_R], tempered_R)

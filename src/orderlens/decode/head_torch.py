@@ -1,7 +1,7 @@
 """The torch head: hidden rows to position statistics without a [rows × vocabulary] float64 tensor.
 
 Rows go to the fused CUDA kernels (``kernels.head``) where they apply. Elsewhere they are processed in chunks
-whose float32 logits fit in ``CHUNK_BYTES``; each chunk is reduced at once to a few numbers per row. Operands
+whose float32 logits fit in ``CHUNK_BYTES``; each chunk is reduced to a few numbers per row. Operands
 keep the model's dtype (bf16 on a GPU), products are accumulated and returned in float32, and the log-sum-exp
 is taken in float32.
 
@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.kernels.head.fused_head import Draw, can_fuse, reduce_fused
-from orderlens.models.engine.layer_parts import product
-from orderlens.models.engine.transfer import arriving, to_device
+from orderlens.models.engine.layer_parts import packed_linear
+from orderlens.models.engine.transfer import start_copy_to_host, to_device
 from orderlens.models.protocol import FloatArray, Head, HiddenRows, IntArray
-from orderlens.rules.stats import DrawStats, Heat, PositionStats, RowStats, require_finite_rows
+from orderlens.rules.stats import DrawInputs, DrawStats, PositionStats, RowStats, require_finite_rows
 
 CHUNK_BYTES = 64 * 2**20
 CPU_CHUNK_BYTES, CPU_CHUNK_ROWS = 4 * 2**20, 64
 DRAW_GROUP = 512
-"""Vocabulary entries per group when a draw is located: groups first, then inside one group."""
+"""Vocabulary entries per group. A draw is located in two steps: its group, then its place in the group."""
 EXCLUDED_LOGIT = -1e30
-"""Finite stand-in for −inf, so that p·log p is 0 and not NaN."""
+"""Finite replacement for −inf, so that p·log p is 0 and not NaN."""
 
 
 def take_rows(rows: HiddenRows, index_R: IntArray) -> HiddenRows:
@@ -40,7 +40,7 @@ def take_rows(rows: HiddenRows, index_R: IntArray) -> HiddenRows:
 
 
 def blank_rows(rows: HiddenRows, count: int) -> HiddenRows:
-    """Return ``count`` rows of the same kind without values."""
+    """Return ``count`` uninitialised rows of the same kind."""
     return replace(rows, hidden_RD=rows.hidden_RD.new_empty(count, rows.hidden_RD.shape[1]))
 
 
@@ -52,8 +52,8 @@ def put_rows(into: HiddenRows, index_R: IntArray, rows: HiddenRows) -> None:
 def divergence(rows: HiddenRows, earlier: HiddenRows) -> FloatArray:
     """Return KL(rows ‖ earlier) of each pair of rows in nats.
 
-    Both distributions are made from hidden states chunk by chunk in plain torch, also where the fused kernels
-    give the statistics: two more products with the output matrix, and no [rows × vocabulary] array is kept.
+    Both distributions are computed from hidden states, chunk by chunk in plain torch, even where the fused
+    kernels compute the statistics. This costs two more products with the output matrix and little memory.
     """
     found = [torch.empty(0, dtype=torch.float64)]
     for (_, now_RV), (_, before_RV) in zip(_logit_chunks(rows), _logit_chunks(earlier), strict=True):
@@ -64,25 +64,35 @@ def divergence(rows: HiddenRows, earlier: HiddenRows) -> FloatArray:
     return kl
 
 
-def ask(
-    rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray | None = None, heat: Heat | None = None
-) -> DeviceAnswer:
-    """Start reducing the rows; the answer waits for the numbers to arrive on the host."""
+def start_reduction(
+    rows: HiddenRows,
+    eos_ids: Iterable[int],
+    targets_R: IntArray | None = None,
+    draw_inputs: DrawInputs | None = None,
+) -> PendingDeviceStats:
+    """Start reducing the rows; the result waits for the numbers to arrive on the host."""
     device, eos = rows.hidden_RD.device, sorted(eos_ids)
     targets = None if targets_R is None else to_device(targets_R, device)
-    draw = None if heat is None else Draw(heat.temperature, to_device(heat.uniforms_R, device))
-    found = _head(rows).reduce(rows, eos, targets, draw)
-    return DeviceAnswer(found, arriving(*found), targets_R is not None)
+    draw = None if draw_inputs is None else _draw_on(device, draw_inputs)
+    found = _head(rows, draw).reduce(rows, eos, targets, draw)
+    return PendingDeviceStats(found, start_copy_to_host(*found), targets_R is not None)
+
+
+def _draw_on(device: torch.device, given: DrawInputs) -> Draw:
+    heat = given.temperature
+    if isinstance(heat, np.ndarray):
+        return Draw(to_device(heat.astype(np.float32), device), to_device(given.uniforms_R, device))
+    return Draw(heat, to_device(given.uniforms_R, device))
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceAnswer:
-    """An answer that is on its way to the host.
+class PendingDeviceStats:
+    """Statistics that are being copied to the host.
 
     Attributes:
         found: the head's tensors, as ``Head`` describes them.
-        arrive: waits for them.
-        has_target: whether the last column is the target's.
+        arrive: waits for the copy.
+        has_target: whether the last column is the target's log-probability.
     """
 
     found: tuple[Tensor, ...]
@@ -90,7 +100,7 @@ class DeviceAnswer:
     has_target: bool
 
     def __call__(self) -> RowStats:
-        """Wait, and return the numbers."""
+        """Wait for the copy and return the statistics."""
         return _unpacked(self.arrive(), self.has_target)
 
 
@@ -104,10 +114,13 @@ def _unpacked(found: Sequence[NDArray[Any]], has_target: bool) -> RowStats:
     return RowStats(stats, values_RC[:, 5] if has_target else None, draws)
 
 
-def _head(rows: HiddenRows) -> Head:
+def _head(rows: HiddenRows, draw: Draw | None = None) -> Head:
     if rows.head is not None:
         return rows.head
-    return _FUSED if can_fuse(rows.hidden_RD, rows.unembed_VD) else _CHUNKED
+    one_temperature = draw is None or not isinstance(draw.temperature, Tensor)
+    if rows.unembed_VD is None or not one_temperature or not can_fuse(rows.hidden_RD, rows.unembed_VD):
+        return _CHUNKED
+    return _FUSED
 
 
 class ChunkedHead:
@@ -118,21 +131,21 @@ class ChunkedHead:
     ) -> tuple[Tensor, ...]:
         device = rows.hidden_RD.device
         eos = torch.tensor(eos_ids, dtype=torch.long, device=device)
-        nothing = _nothing(5 if targets_R is None else 6, device)
-        parts: list[tuple[Tensor, ...]] = [nothing if draw else nothing[:2]]
+        no_rows = _no_rows(5 if targets_R is None else 6, device)
+        parts: list[tuple[Tensor, ...]] = [no_rows if draw else no_rows[:2]]
         for low, logits_RV in _logit_chunks(rows):
             here = slice(low, low + len(logits_RV))
             wanted = None if targets_R is None else targets_R[here]
-            drawn = _draw(logits_RV, draw.temperature, draw.uniforms_R[here]) if draw else ()
+            drawn = _draw(logits_RV, draw, here) if draw else ()
             parts.append((*_reduce(logits_RV, eos, wanted), *drawn))
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
-def _nothing(n_columns: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the results for no rows."""
-    none = torch.empty(0, dtype=torch.long, device=device)
-    chances = torch.empty(0, 2, dtype=torch.float64, device=device)
-    return none, torch.empty(0, n_columns, device=device), none, chances
+def _no_rows(n_columns: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the results for zero rows."""
+    no_tokens = torch.empty(0, dtype=torch.long, device=device)
+    no_logprobs = torch.empty(0, 2, dtype=torch.float64, device=device)
+    return no_tokens, torch.empty(0, n_columns, device=device), no_tokens, no_logprobs
 
 
 class FusedHead:
@@ -158,8 +171,8 @@ _CHUNKED, _FUSED = ChunkedHead(), FusedHead()
 def _reduce(logits_RV: Tensor, eos: Tensor, targets_R: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return top token [R] and columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6].
 
-    Everything is measured from the largest logit, so that log-probabilities near 0 keep their digits and one
-    exponential per entry serves the normaliser and the entropy. The logits are used up.
+    The largest logit is subtracted first, so that log-probabilities near 0 keep their digits and one
+    exponential per entry serves both the normaliser and the entropy. The logits are overwritten.
     """
     top_R, token_R = _first_maximum(logits_RV)
     below_RV = logits_RV.sub_(top_R[:, None])
@@ -177,7 +190,7 @@ def _reduce(logits_RV: Tensor, eos: Tensor, targets_R: Tensor | None) -> tuple[T
 
 
 def _first_maximum(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the maximum and its lowest index (numpy promises it, torch leaves it open among equals)."""
+    """Return the maximum and its lowest index (torch does not specify the index among equals)."""
     if logits_RV.device.type == "cpu":
         token_R = torch.from_numpy(logits_RV.numpy().argmax(axis=1))
         return logits_RV.gather(1, token_R[:, None])[:, 0], token_R
@@ -187,21 +200,22 @@ def _first_maximum(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
     return top_R, token_R.clamp_max(logits_RV.shape[1] - 1)
 
 
-def _draw(logits_RV: Tensor, temperature: float, uniforms_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Return one drawn token per row and its log-probabilities [R, 2] at temperature 1 and at this one."""
+def _draw(logits_RV: Tensor, draw: Draw, here: slice) -> tuple[Tensor, Tensor]:
+    """Return one token per row and its log-probabilities [R, 2] at temperature 1 and at the draw's."""
+    heat = draw.temperature
     below_RV = logits_RV - logits_RV.amax(dim=1, keepdim=True)
-    log_mass_R = torch.exp(below_RV).sum(dim=1).log()  # as the statistics do: equal for the top token
-    scaled_RV = below_RV / temperature
-    token_R, mass_R = _invert(torch.exp(scaled_RV), uniforms_R)
+    log_mass_R = torch.exp(below_RV).sum(dim=1).log()  # as in ``_reduce``, so that top tokens agree
+    scaled_RV = below_RV / (heat[here, None] if isinstance(heat, Tensor) else heat)
+    token_R, mass_R = _invert(torch.exp(scaled_RV), draw.uniforms_R[here])
     picked_R = below_RV.gather(1, token_R[:, None])[:, 0] - log_mass_R
     tempered_R = scaled_RV.gather(1, token_R[:, None])[:, 0].double() - mass_R.log()
     return token_R, torch.stack([picked_R.double(), tempered_R], dim=1)
 
 
 def _invert(weight_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the token where the cumulative weight passes uniform × total, and the total, per row.
+    """Return the token at which the cumulative weight exceeds uniform × total, and the total, per row.
 
-    Group sums are added in float64 ([R, V/512]); only the one group that holds the draw is expanded.
+    Group sums are added in float64 ([R, V/512]); only the group that contains the draw is expanded.
     """
     padding = -weight_RV.shape[1] % DRAW_GROUP
     weight_RGK = torch.nn.functional.pad(weight_RV, (0, padding)).view(len(weight_RV), -1, DRAW_GROUP)
@@ -212,33 +226,36 @@ def _invert(weight_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
     before_R1 = torch.nn.functional.pad(cumulative_RG, (1, 0)).gather(1, group_R[:, None])
     inside_RK = weight_RGK[torch.arange(len(group_R), device=group_R.device), group_R].double()
     offset_R = (before_R1 + inside_RK.cumsum(dim=1) <= goal_R1).sum(dim=1)
-    # Rounding may carry the goal just past the group's last positive weight: step back onto it.
+    # Rounding can move the goal just past the group's last positive weight: use that weight then.
     last_R = DRAW_GROUP - 1 - (inside_RK > 0).flip(1).int().argmax(dim=1)
     return group_R * DRAW_GROUP + torch.minimum(offset_R, last_R), total_R
 
 
 def _logit_chunks(rows: HiddenRows) -> Iterator[tuple[int, Tensor]]:
     """Yield (first row, float32 logits of a chunk of rows over the valid vocabulary)."""
-    unembed_VD = rows.unembed_VD[: rows.valid_vocab]
-    project = _projection(rows, unembed_VD)
+    project = _projection(rows)
     excluded = [token for token in rows.excluded if token < rows.valid_vocab]
-    step = _rows_at_once(4 * len(unembed_VD), rows.hidden_RD.device)
+    step = _rows_per_chunk(4 * rows.valid_vocab, rows.hidden_RD.device)
     for low in range(0, len(rows.hidden_RD), step):
         logits_RV = project(rows.hidden_RD[low : low + step])
         logits_RV[:, excluded] = EXCLUDED_LOGIT
         yield low, logits_RV
 
 
-def _rows_at_once(row_bytes: int, device: torch.device) -> int:
-    """Return how many rows a chunk has: on the CPU what stays in its cache, but enough for a good product."""
+def _rows_per_chunk(row_bytes: int, device: torch.device) -> int:
+    """Return the rows per chunk: on a CPU what fits in its cache, but enough for an efficient product."""
     most = max(1, CHUNK_BYTES // row_bytes)
     return min(most, max(CPU_CHUNK_ROWS, CPU_CHUNK_BYTES // row_bytes)) if device.type == "cpu" else most
 
 
-def _projection(rows: HiddenRows, unembed_VD: Tensor) -> Callable[[Tensor], Tensor]:
-    hidden_RD, whole_VD = rows.hidden_RD, rows.unembed_VD
-    if hidden_RD.dtype == whole_VD.dtype == torch.float32 and len(whole_VD) == len(unembed_VD):
-        return lambda chunk: product(chunk, whole_VD)  # the model's own tensor: it can stay packed
+def _projection(rows: HiddenRows) -> Callable[[Tensor], Tensor]:
+    """Return a function from a chunk to its logits, in a tensor that the caller may overwrite."""
+    hidden_RD, padded_VD = rows.hidden_RD, rows.unembed_VD
+    if padded_VD is None:
+        return lambda chunk: chunk[:, : rows.valid_vocab].to(torch.float32, copy=True)
+    unembed_VD = padded_VD[: rows.valid_vocab]
+    if hidden_RD.dtype == padded_VD.dtype == torch.float32 and len(padded_VD) == len(unembed_VD):
+        return lambda chunk: packed_linear(chunk, padded_VD)  # the model's tensor itself: it can stay packed
     if hidden_RD.dtype == torch.float32:
         return lambda chunk: chunk @ unembed_VD.T.to(torch.float32)
     if hidden_RD.is_cuda:

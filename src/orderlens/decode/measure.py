@@ -1,11 +1,11 @@
-"""Two measurements that need separate forwards: adjacent-swap circulation and the numerical noise floor.
+"""Two measurements with additional forward passes: adjacent-swap circulation and the numerical noise floor.
 
-Both start from the paths of a scored batch. Circulation asks how much two neighbouring reveals depend on
-which of them came first; the noise floor asks how much of any gap between orders is only rounding. The
-arithmetic and the column definitions are in ``orderlens.metrics.coherence``.
+Both start from the paths of a scored batch. Circulation is the change in log-probability when two adjacent
+reveals are swapped. The noise floor is the part of a gap between orders that numerical rounding alone can
+produce. The arithmetic and the column definitions are in ``orderlens.metrics.coherence``.
 
-The noise floor includes what the prefix cache changes: a ``RecomputingSession`` computes the clean prefix of
-every state again, for that state alone, with the same engine, kernels and precision. Slow by design.
+The noise floor includes the effect of the prefix cache. A ``RecomputingSession`` recomputes the clean prefix
+of every state separately, with the same engine, kernels and precision. This is slow by design.
 
 Shape letters: N states, R rows.
 """
@@ -27,7 +27,7 @@ from orderlens.common.rng import keyed_generator
 from orderlens.decode.batches import BatchLimit
 from orderlens.decode.head import blank_rows, put_rows
 from orderlens.decode.passes import Columns
-from orderlens.decode.reference import score_plainly
+from orderlens.decode.reference import reference_score
 from orderlens.decode.score import score_batch
 from orderlens.decode.target_states import TargetStates, plan_canvases
 from orderlens.errors import DeviceMemoryError, ModelOutputError, one_line
@@ -53,16 +53,16 @@ def circulation_table(
 ) -> pa.Table:
     """Measure Γ for up to ``n_pairs`` adjacent reveals per sample and order.
 
-    Γ_ij(R) = [log p(i|R) + log p(j|R,i)] − [log p(j|R) + log p(i|R,j)], with i and j revealed one after the
-    other in the same block, R what was visible before. Pairs are drawn by a generator keyed by
-    (seed, sample id, order).
+    Γ_ij(R) = [log p(i|R) + log p(j|R,i)] − [log p(j|R) + log p(i|R,j)]. Here i and j are revealed in
+    consecutive steps of one block, and R is the set of tokens visible before. Pairs are drawn by a generator
+    keyed by (seed, sample id, order).
 
     Args:
         model: the model that was scored.
         samples: the scored batch.
         orders: its orders.
-        columns: what ``score_batch`` returned for them.
-        n_pairs: pairs per (sample, order).
+        columns: the result of ``score_batch`` for them.
+        n_pairs: maximum number of pairs per (sample, order).
         seed: of the choice of pairs.
         anchor: as when scoring.
     """
@@ -93,14 +93,14 @@ class _Pair:
 def _chosen_steps(
     columns: Columns, sample: int, order: int, n: int, generator: np.random.Generator
 ) -> list[int]:
-    """Rows of ``columns`` whose successor is in the same trace and block, at most ``n``, in trace order."""
+    """Return at most ``n`` rows whose next row is in the same trace and block, in trace order."""
     mine = np.flatnonzero((columns["sample"] == sample) & (columns["order"] == order))
     inner = mine[:-1][columns["block"][mine[:-1]] == columns["block"][mine[1:]]]
     return sorted(generator.choice(inner, size=min(n, len(inner)), replace=False).tolist())
 
 
 def _visible_before(columns: Columns, at: int) -> IntArray:
-    """Positions of the same block revealed before row ``at`` (its trace is contiguous and in step order)."""
+    """Return the positions of the block revealed before row ``at``; traces are contiguous, in step order."""
     low = at
     while low > 0 and all(
         columns[name][low - 1] == columns[name][at] for name in ("sample", "order", "block")
@@ -116,7 +116,7 @@ def _measure_pairs(
     columns: Columns,
     pairs: Sequence[_Pair],
 ) -> Iterator[dict[str, Any]]:
-    """Evaluate three states per pair (nothing of the pair shown, i shown, j shown) in one batch."""
+    """Evaluate three states per pair (neither shown, i shown, j shown) in one batch."""
     blocks = states.blocks
     m_P = np.array([pair.block for pair in pairs])
     i_P, j_P = (columns["position"][[pair.at + k for pair in pairs]] - blocks.start_M[m_P] for k in (0, 1))
@@ -161,13 +161,13 @@ def _measure_pairs(
 
 @dataclass(frozen=True, slots=True)
 class Replay(Policy):
-    """A static policy over the recorded paths and passes of (sample id, block)."""
+    """A static policy that replays recorded paths and passes, by (sample id, block)."""
 
     recorded: Mapping[tuple[str, int], tuple[IntArray, IntArray]] = field(default_factory=dict)
 
     @classmethod
     def recorded_in(cls, columns: Columns, samples: Sequence[EncodedSample], order: int) -> Replay:
-        """Return the paths of one policy of a scored batch, from its trace columns."""
+        """Return the replay of one policy of a scored batch, from its trace columns."""
         found: dict[tuple[str, int], tuple[IntArray, IntArray]] = {}
         for s, sample in enumerate(samples):
             mine = (columns["sample"] == s) & (columns["order"] == order)
@@ -179,7 +179,7 @@ class Replay(Policy):
 
     @property
     def is_static(self) -> bool:
-        """Recorded paths need no model."""
+        """Return True: recorded paths do not depend on the model's outputs."""
         return True
 
     def planned(self, n_positions: int, sample_id: str, block: int) -> tuple[IntArray, IntArray]:
@@ -195,51 +195,52 @@ def noise_table(
     *,
     anchor: Anchor | None = None,
     limit: BatchLimit | None = None,
-    tell: Callable[[], None] = lambda: None,
+    on_perturbation: Callable[[], None] = lambda: None,
 ) -> pa.Table:
-    """Score recorded paths again with one thing changed that should change nothing.
+    """Score recorded paths again under perturbations that exact arithmetic would not notice.
 
     ``batch-size``: every sample alone instead of in its batch. ``bfloat16`` (``float16`` for models that are
-    in bfloat16 already): weights and activations in another precision, where the model can be cast.
-    ``cache``: the prefix of every state computed again, for that state alone, by the same engine; on a CPU
-    only for the first sample under the first order, because it costs several times the scoring. Where nothing
-    is cached (full attention), that sample is scored by plain forwards instead.
+    in bfloat16 already): weights and activations in another precision, if the model can be cast.
+    ``cache``: the prefix of every state recomputed separately by the same engine. On a CPU only the first
+    sample under the first order, because this costs several times the scoring. A full-attention model caches
+    nothing, so that sample is scored by the reference decoder instead.
 
     Args:
         model: the model that was scored.
         samples: the scored batch.
         orders: its orders.
-        columns: what ``score_batch`` returned for them.
+        columns: the result of ``score_batch`` for them.
         anchor: as when scoring.
         limit: as when scoring.
-        tell: is called after each of the ``PERTURBATIONS``, also where one does not apply.
+        on_perturbation: called after each of the ``PERTURBATIONS``, even if one does not apply.
     """
     replays = [Replay.recorded_in(columns, samples, o) for o in range(len(orders))]
-    few = device_type(model) == "cpu"
     found: dict[str, _Sums] = {"batch-size": {}}
     for s, sample in enumerate(samples):
         alone = _sums(score_batch(model, [sample], replays, anchor))
         found["batch-size"] |= {(s, o): value for (_, o), value in alone.items()}
-    tell()
+    on_perturbation()
     if isinstance(model, CastsDtype):
         name = other_dtype(model)
-        again = _in_other_precision(model, name, samples, replays, anchor, limit)
-        found |= {name: again} if again else {}
-    tell()
+        cast = _in_other_precision(model, name, samples, replays, anchor, limit)
+        found |= {name: cast} if cast else {}
+    on_perturbation()
     if model.attention == "full":
-        plain = score_plainly(model, samples[0], replays[0], anchor)
-        found["cache"] = {(0, 0): sum(item.logq for item in plain)}
+        reference = reference_score(model, samples[0], replays[0], anchor)
+        found["cache"] = {(0, 0): sum(event.logq for event in reference)}
     else:
-        uncached, paths = (samples[:1], replays[:1]) if few else (samples, replays)
-        fresh = partial(RecomputingSession, model)
-        columns_again = score_batch(model, uncached, paths, anchor, limit=limit, open_session=fresh)
-        found["cache"] = _sums(columns_again)
-    tell()
+        only_first = device_type(model) == "cpu"
+        uncached, paths = (samples[:1], replays[:1]) if only_first else (samples, replays)
+        recompute = partial(RecomputingSession, model)
+        found["cache"] = _sums(
+            score_batch(model, uncached, paths, anchor, limit=limit, open_session=recompute)
+        )
+    on_perturbation()
     return pa.Table.from_pylist(list(_noise_rows(samples, orders, columns, found)), table_schema("noise"))
 
 
 PERTURBATIONS = 3
-"""Things that ``noise_table`` changes, one at a time."""
+"""Number of perturbations of ``noise_table``."""
 _Sums: TypeAlias = dict[tuple[int, int], float]
 """The summed log q of (sample, order)."""
 
@@ -259,7 +260,7 @@ def _in_other_precision(
     anchor: Anchor | None,
     limit: BatchLimit | None,
 ) -> _Sums | None:
-    """Return the sums in another precision, None (and a warning) where it does not fit or overflows."""
+    """Return the sums in another precision; None, with a warning, if it does not fit or overflows."""
     try:
         return _sums(score_batch(model.with_dtype(name), samples, replays, anchor, limit=limit))
     except ModelOutputError as error:
@@ -293,12 +294,12 @@ def _noise_rows(
                 }
 
 
-STATES_AT_ONCE = 512
-"""States whose prefixes are held together, a slot each."""
+STATES_PER_CALL = 512
+"""States per call; the prefix of each has its own slot."""
 
 
 class RecomputingSession:
-    """The Session protocol over tokens: every evaluation fills fresh slots, one per state."""
+    """The Session protocol without a cache: every evaluation computes the prefix of every state."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -318,8 +319,8 @@ class RecomputingSession:
 
     def evaluate(self, states: StateBatch) -> Rows:
         found: Rows | None = None
-        for low in range(0, max(1, len(states.slots_N)), STATES_AT_ONCE):
-            high = low + STATES_AT_ONCE
+        for low in range(0, max(1, len(states.slots_N)), STATES_PER_CALL):
+            high = low + STATES_PER_CALL
             mine = np.flatnonzero((states.row_state_R >= low) & (states.row_state_R < high))
             rows = self._evaluate(states, slice(low, high), mine)
             found = blank_rows(rows, len(states.row_state_R)) if found is None else found

@@ -1,8 +1,8 @@
-"""One forward pass of a batch of chains as the parts of a round hand it on: requested, evaluated, recorded.
+"""The data of one forward pass of a batch of chains: the request, the result, the recorded columns.
 
-Every token that was ever on the canvas has one event that put it there: a reveal or an edit. The reveals hold
-one reveal per position, the last one. Where a position was taken back and filled again, its earlier reveals
-are among the revisions, as separate events, so that both tables together are the whole history.
+Every token that was ever on the canvas has one event that wrote it: a reveal or an edit. The reveals contain
+one reveal per position, the last one. If a position was masked again and refilled, its earlier reveals are
+events in the revisions. The two tables together are the complete history.
 
 Shape letters: C chains of the batch, R rows (requested positions), sorted by chain, then left to right, W
 window, A places that the next pass may request.
@@ -17,21 +17,22 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.decode.extra_inputs import Remaining
 from orderlens.models.protocol import FloatArray, IntArray, Rows, StateBatch
-from orderlens.rules.stats import Answer, DrawStats, PositionStats
+from orderlens.rules.stats import DrawStats, PendingStats, PositionStats
 
 BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class PassRequest:
-    """What one pass is to evaluate.
+    """The states and rows that one pass evaluates.
 
     Attributes:
-        index_C: place of each chain of the batch among all chains of the call.
-        states: the chains' windows and the rows wanted of them.
+        index_C: index of each chain of the batch among all chains of the call.
+        states: the chains' windows and the requested rows.
         offset_R: offset of each row in its chain's block.
-        masked_R: whether its position is to be filled (else it holds a token that may be revised).
+        masked_R: whether its position is to be filled; other rows hold a token that may be revised.
         open_CB: all positions of the blocks that are to be filled.
     """
 
@@ -48,24 +49,24 @@ class PassRequest:
 
     @property
     def token_R(self) -> IntArray:
-        """The token that stands at each row; the mask id where masked."""
+        """The current token at each row; the mask id where masked."""
         tokens_R: IntArray = self.states.tokens_NW[self.states.row_state_R, self.states.row_offset_R]
         return tokens_R
 
 
 @dataclass(frozen=True, slots=True)
 class NextRows:
-    """What the host knows of the next pass before anything is chosen in this one.
+    """The part of the next pass that is known before the host chooses positions in the current pass.
 
     Attributes:
         first_C: first row of each chain in this pass; the next chain's rows follow.
         n_C: its number of rows.
-        fixed_C: where its one row of the next pass stands in ``place_A``; −1 for a chain that
-            requests all its rows but the chosen one again.
+        fixed_C: index in ``place_A`` of a static chain's one row in the next pass; −1 for a chain that
+            requests all its rows again except the chosen one.
         place_A: places of this pass's rows, then those that static chains request next: chain × W + offset.
         width: W.
         temperature: of the draws.
-        uniforms_A: the numbers behind the next pass's draws; None at T = 0.
+        uniforms_A: uniform numbers of the next pass's draws; None at T = 0.
     """
 
     first_C: IntArray
@@ -83,35 +84,35 @@ class NextRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
-    """A pass that is under way.
+class SpeculativePass:
+    """A pass that was queued on the device before the host chose.
 
     Attributes:
-        guess: waits for what was guessed: offset in the window and token of each chain.
-        rows: what the model says then.
-        answer: the same as statistics.
+        predicted: waits for the prediction: the offset in the window and the token of each chain.
+        rows: the model's rows under the prediction.
+        pending: their statistics.
     """
 
-    guess: Callable[[], tuple[IntArray, IntArray]]
+    predicted: Callable[[], tuple[IntArray, IntArray]]
     rows: Rows
-    answer: Answer
+    pending: PendingStats
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one pass evaluated.
+    """The results of one pass.
 
     Attributes:
-        request: where.
-        rows: what the model says there.
-        stats: the same as position statistics.
-        draws: one token per row drawn at the run's temperature; None at T = 0.
-        held_logprob_R: log-probability of each row's own token in this pass; without meaning where masked,
-            and None where no policy of the call revises.
-        look: takes rows to try; returns the mean entropy of what is masked after each. None where no policy
-            of the call looks ahead.
-        apart: takes held rows; returns the log-probability of each one's token where it alone is masked. None
-            as ``look``.
+        request: the evaluated states and rows.
+        rows: the model's rows.
+        stats: their position statistics.
+        draws: one token per row, drawn at the run's temperature; None at T = 0.
+        held_logprob_R: log-probability of each row's current token in this pass. Undefined where masked; None
+            if no policy of the call revises.
+        look_ahead: takes the rows to try. Returns what stays masked after each takes its most probable
+            token. None if no policy needs look-ahead states.
+        leave_one_out: takes filled rows; returns the log-probability of each row's token with only it masked.
+            None if no policy needs look-ahead states.
     """
 
     request: PassRequest
@@ -119,8 +120,8 @@ class Pass:
     stats: PositionStats
     draws: DrawStats | None
     held_logprob_R: FloatArray | None
-    look: Callable[[IntArray], FloatArray] | None = None
-    apart: Callable[[IntArray], FloatArray] | None = None
+    look_ahead: Callable[[IntArray], Remaining] | None = None
+    leave_one_out: Callable[[IntArray], FloatArray] | None = None
 
     @property
     def index_C(self) -> IntArray:
@@ -149,16 +150,16 @@ class Pass:
 
 
 def dedupe_initial_states(states: StateBatch, prefix_C: IntArray) -> tuple[StateBatch, IntArray]:
-    """Return the distinct states of chains that only begin, and where each wanted row is among their rows.
+    """Return the distinct initial states, and the index of each requested row among their rows.
 
-    The policies of a prompt begin in the same state: one of its slots serves all of them.
+    All policies start a prompt from the same state, so one slot per prompt is enough.
 
     Args:
         states: one per chain.
-        prefix_C: equal numbers mean that two slots hold the same.
+        prefix_C: prefix number of each chain; slots with equal numbers hold the same prefix.
     """
-    begun_CX = np.column_stack((prefix_C, states.starts_N, states.tokens_NW))
-    _, first_U, state_C = np.unique(begun_CX, axis=0, return_index=True, return_inverse=True)
+    initial_CX = np.column_stack((prefix_C, states.starts_N, states.tokens_NW))
+    _, first_U, state_C = np.unique(initial_CX, axis=0, return_index=True, return_inverse=True)
     width = states.tokens_NW.shape[1]
     place_R = state_C.reshape(-1)[states.row_state_R] * width + states.row_offset_R
     place_r, row_R = np.unique(place_R, return_inverse=True)
@@ -167,25 +168,25 @@ def dedupe_initial_states(states: StateBatch, prefix_C: IntArray) -> tuple[State
 
 
 def regroup(chain_r: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the distinct values of a sorted array, and each entry's place among them."""
+    """Return the distinct values of a sorted array, and the index of each entry among them."""
     new_r = np.ones(len(chain_r), bool)
     new_r[1:] = chain_r[1:] != chain_r[:-1]
     return chain_r[new_r], np.cumsum(new_r) - 1
 
 
-def per_count(rule: Callable[[int], int], count_r: IntArray) -> IntArray:
-    """Return a rule's number for every count, computed once per distinct one."""
+def apply_per_count(rule: Callable[[int], int], count_r: IntArray) -> IntArray:
+    """Apply ``rule`` to every count, once per distinct count."""
     distinct, place_r = np.unique(count_r, return_inverse=True)
     return np.array([rule(int(count)) for count in distinct], np.int64)[place_r]
 
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
-"""Equal-length arrays by name, one entry per revealed (or changed) token: what a decoder hands on."""
+"""Equal-length arrays by name, one entry per revealed (or changed) token: the output of a decoder."""
 NO_TOKEN = -1
 """``old_token`` of a reveal, which replaces nothing."""
 
 
-class Recorder:
+class TraceRecorder:
     """Collects the columns of every pass."""
 
     def __init__(self) -> None:
@@ -198,19 +199,19 @@ class Recorder:
             self._reveals.append(columns)
 
     def add_revisions(self, columns: Columns) -> None:
-        """Add the tokens that one pass changed or took back."""
+        """Add the tokens that one pass edited or masked again."""
         self._revisions.append(columns)
 
     def columns(self) -> tuple[Columns, Columns]:
-        """Return the last reveal of every position, and everything else that happened.
+        """Return the reveals (the last one of every position) and the revisions (all other events).
 
-        Reveals come sorted by (sample, order, step), with steps numbered 0…n−1; revisions by (sample, order,
-        forward, position), without columns where there are none.
+        Reveals are sorted by (sample, order, step), with steps numbered 0…n−1; revisions by (sample, order,
+        forward, position). Without any revision, the second mapping is empty.
         """
         reveals, revisions = _merged(self._reveals), list(self._revisions)
         if any((part["event"] == "remask").any() for part in revisions):
             last = _is_last(reveals)
-            reveals = _told_by_the_first(reveals, last)
+            reveals = _move_lookahead_counts(reveals, last)
             revisions.append(_as_events({name: values[~last] for name, values in reveals.items()}))
             reveals = _renumbered({name: values[last] for name, values in reveals.items()})
         if not revisions:
@@ -236,32 +237,34 @@ def _is_last(reveals: Columns) -> NDArray[np.bool_]:
     return last
 
 
-def _told_by_the_first(reveals: dict[str, NDArray[Any]], last: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
-    """Let each trace's first lasting reveal tell the states that were tried when others were revealed."""
+def _move_lookahead_counts(
+    reveals: dict[str, NDArray[Any]], last: NDArray[np.bool_]
+) -> dict[str, NDArray[Any]]:
+    """Add the look-ahead counts of superseded reveals to the first remaining reveal of their trace."""
     if "n_lookahead" not in reveals:
         return reveals
-    tried, key = reveals["n_lookahead"].copy(), np.stack([reveals["sample"], reveals["order"]])
+    counts, key = reveals["n_lookahead"].copy(), np.stack([reveals["sample"], reveals["order"]])
     trace = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
-    lost_T = np.bincount(trace, np.where(last, 0, tried)).astype(tried.dtype)
-    kept = np.lexsort((reveals["step"], trace, ~last))[: int(last.sum())]
-    first_T = kept[np.unique(trace[kept], return_index=True)[1]]
-    tried[first_T] += lost_T
-    return {**reveals, "n_lookahead": tried}
+    superseded_T = np.bincount(trace, np.where(last, 0, counts)).astype(counts.dtype)
+    remaining = np.lexsort((reveals["step"], trace, ~last))[: int(last.sum())]
+    first_T = remaining[np.unique(trace[remaining], return_index=True)[1]]
+    counts[first_T] += superseded_T
+    return {**reveals, "n_lookahead": counts}
 
 
 def _renumbered(reveals: Columns) -> dict[str, NDArray[Any]]:
     """Number the steps of every trace from 0."""
-    kept = _sorted(reveals, "step")
-    trace = np.stack([kept["sample"], kept["order"]])
+    renumbered = _sorted(reveals, "step")
+    trace = np.stack([renumbered["sample"], renumbered["order"]])
     first = np.ones(trace.shape[1], bool)
     first[1:] = (trace[:, 1:] != trace[:, :-1]).any(axis=0)
     place = np.arange(len(first))
-    kept["step"] = place - np.maximum.accumulate(np.where(first, place, 0))
-    return kept
+    renumbered["step"] = place - np.maximum.accumulate(np.where(first, place, 0))
+    return renumbered
 
 
 def _as_events(reveals: Columns) -> Columns:
-    """Return reveals that did not last as rows of the revisions."""
+    """Return superseded reveals as rows of the revisions."""
     count = len(reveals["position"])
     return {name: reveals[name] for name in ("sample", "order", "forward", "position")} | {
         "event": np.full(count, "reveal"),

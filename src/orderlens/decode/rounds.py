@@ -1,11 +1,11 @@
-"""A batch of chains of one window width that advance together, pass by pass, to their ends.
+"""Decode a batch of chains of equal window width, pass by pass, to the end.
 
-Each round is one forward pass of every unfinished chain: its policy chooses the positions to commit, tokens
-are drawn or taken, a revise rule may change what the block holds, and all of it is recorded. A chain whose
-block is done either ends (EOS in the block, or canvas full) or has the block's keys cached and moves on.
-Finished chains leave the batch.
+Each round is one forward pass of every unfinished chain. The policy chooses the positions to commit; tokens
+are drawn, or the most probable ones used; a revise rule may change tokens of the block; all changes are
+recorded. A chain with a finished block either ends (EOS in the block, or canvas full) or caches the block's
+keys and moves to the next one. Finished chains leave the batch.
 
-Shape letters: C chains of the batch, B block size, W window, R rows. Knows nothing of files, text or torch.
+Shape letters: C chains of the batch, B block size, W window, R rows. Does not depend on files, text or torch.
 """
 
 from __future__ import annotations
@@ -17,75 +17,83 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.common.arguments import TemperatureSchedule
 from orderlens.decode.chains import Chains
 from orderlens.decode.choose import ChosenRows, choose_rows, committed_tokens
-from orderlens.decode.extra_inputs import hidden_logprobs, mean_entropies
-from orderlens.decode.head import ask, take_rows
-from orderlens.decode.passes import Pass, PassRequest, Recorder, dedupe_initial_states
+from orderlens.decode.extra_inputs import Remaining, leave_one_out_logprobs, remaining_stats
+from orderlens.decode.head import start_reduction, take_rows
+from orderlens.decode.passes import Pass, PassRequest, TraceRecorder, dedupe_initial_states
 from orderlens.decode.revise import Revised, apply_changes, revise_rows
 from orderlens.decode.speculate import Speculator
+from orderlens.decode.states import StateRecorder
+from orderlens.models.abilities import seeds_blocks
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch
-from orderlens.rules.stats import Answer, DrawStats, Heat
+from orderlens.rules.stats import DrawInputs, DrawStats, PendingStats
 
 Advance = Callable[[int], None]
 
 
 class Rounds:
-    """Chains of one window width that advance together."""
+    """Decodes chains of equal window width, one pass of all of them per round."""
 
     def __init__(
         self,
         model: Model,
         chains: Chains,
         members: IntArray,
-        recorder: Recorder,
+        recorder: TraceRecorder,
         on_reveals: Advance,
         *,
         temperature: float,
         stop_at_eos: bool,
         alone: bool = True,
+        states: StateRecorder | None = None,
     ) -> None:
-        """Make a batch.
+        """Create a batch.
 
         Args:
-            model: what decodes.
+            model: the model.
             chains: all chains of the call.
-            members: those of this batch.
-            recorder: takes what happens.
-            on_reveals: is told how many tokens are new.
-            temperature: of the draws.
-            stop_at_eos: a text ends with the block that holds an EOS.
-            alone: no other batch advances in turn with this one, so that the device would wait for the host.
+            members: indices of this batch's chains.
+            recorder: collects reveals and revisions.
+            on_reveals: called with the number of new tokens.
+            temperature: of the draws, or its schedule.
+            stop_at_eos: whether a text ends with the block that contains an EOS.
+            alone: no other batch runs alternately with this one, so speculation can use idle device time.
+            states: receives the state of every chain in every pass, if given.
         """
         self.model, self.chains, self.chain_C = model, chains, members
         self.recorder, self.on_reveals = recorder, on_reveals
-        self.temperature, self.stop_at_eos = temperature, stop_at_eos
+        self.temperature, self.stop_at_eos, self.states = temperature, stop_at_eos, states
         self.blockwise = model.attention == "block-causal"
         self.static_P = np.array([policy.is_static for policy in chains.policies])
         self.revises_P = np.array([policy.revise is not None for policy in chains.policies])
         self.revises = bool(self.revises_P.any())
-        self.looks = any(policy.looks_ahead for policy in chains.policies)
-        self.tries_C = np.zeros(0, np.int64)
+        self.looks_ahead = any(policy.looks_ahead for policy in chains.policies)
+        self.seeds = seeds_blocks(model)
+        self.n_lookahead_C = np.zeros(0, np.int64)
         self.session = model.open_session()
-        self.prefix_C: IntArray | None = None  # each chain's prefix by number, until the first pass
+        self.prefix_C: IntArray | None = None  # prefix number of each chain; None after the first pass
         speculator = Speculator(self.session, chains, members, model.eos_ids, temperature)
-        self.speculator = speculator if alone and not self.revises and not self.looks else None
+        plain = alone and not self.revises and not self.looks_ahead and states is None
+        plain = plain and not isinstance(temperature, TemperatureSchedule)
+        self.speculator = speculator if plain else None
 
     def run(self) -> None:
-        """Decode all chains to their end, each from where it stands."""
+        """Decode all chains to their end, each from its current state."""
         for _ in self.passes():
             pass
 
     def passes(self) -> Iterator[None]:
-        """Decode all chains to their end; stop in the middle of every pass, when the device has its work.
+        """Decode all chains to their end; yield in every pass, as soon as the device has its work.
 
-        Whoever steps through several batches in turn keeps the device busy with one while the host is busy
-        with another. A chain changes only after the model calls it depends on have succeeded, so a run that
-        fails for lack of memory can be repeated with fewer chains.
+        A caller that alternates between batches overlaps device work of one with host work of another. A
+        chain changes only after its model calls have succeeded, so a batch that runs out of memory can be
+        repeated with fewer chains.
         """
         self._prefill()
         while True:
-            self._leave_done_blocks()  # first: a chain taken up again may stand at the end of its block
+            self._leave_done_blocks()  # first: a resumed chain may already have finished its block
             if not len(self.chain_C):
                 return
             evaluated = self._evaluate()
@@ -93,7 +101,7 @@ class Rounds:
             self._finish(evaluated())
 
     def _prefill(self) -> None:
-        """Cache every distinct prefix once; the policies of a prompt share it."""
+        """Cache every distinct prefix once; all policies of a prompt share it."""
         chains = self.chains
         prefixes = [chains.tokens_NL[n, : chains.start_N[n]] for n in self.chain_C]
         keys = [
@@ -108,35 +116,39 @@ class Rounds:
 
     def _finish(self, now: Pass) -> None:
         """Choose, commit and revise after one forward pass of every chain."""
-        if self.looks:
-            now = self._with_look(now)
+        if self.looks_ahead:
+            now = self._with_lookahead(now)
         choice = choose_rows(self.chains, now, self.temperature)
         revised = revise_rows(self.chains, now, choice) if self.revises else []
         committed = np.flatnonzero(choice.chosen_R)
-        self._commit(now, choice, committed_tokens(now, choice), committed)
+        tokens = committed_tokens(now, choice)
+        if self.states is not None:  # from here on memory cannot run out, so no pass is recorded twice
+            self._record_state(self.states, now)
+        self._commit(now, choice, tokens, committed)
         for change in revised:
             apply_changes(self.chains, change, self.recorder)
         self._count_pass(now, committed, revised)
 
     def _evaluate(self) -> Callable[[], Pass]:
-        """Start evaluating every chain's window and reducing the rows that somebody needs."""
+        """Start evaluating every chain's window and reducing the requested rows."""
         request = self._request()
 
-        def plain() -> tuple[Rows, Answer]:
+        def without_speculation() -> tuple[Rows, PendingStats]:
             rows = self._rows(request.states)
             targets_R = np.where(request.masked_R, 0, request.token_R) if self.revises else None  # 0: any id
-            return rows, ask(rows, self.model.eos_ids, targets_R, self._heat(request))
+            return rows, start_reduction(rows, self.model.eos_ids, targets_R, self._draw_inputs(request))
 
-        rows, answer = self.speculator.begin(request, plain) if self.speculator else plain()
+        begin = self.speculator.begin if self.speculator else lambda _, start: start()
+        rows, pending = begin(request, without_speculation)
 
         def finished() -> Pass:
-            found = answer()
+            found = pending()
             return Pass(request, rows, found.positions, found.draws, found.target_logprob)
 
         return finished
 
     def _rows(self, states: StateBatch) -> Rows:
-        """Evaluate states, alike ones of the first pass once; a speculator needs the state of every chain."""
+        """Evaluate states; in the first pass equal states only once, unless a speculator is active."""
         prefix_C, self.prefix_C = self.prefix_C, None
         if prefix_C is None or self.speculator is not None:
             return self.session.evaluate(states)
@@ -144,15 +156,15 @@ class Rounds:
         return take_rows(self.session.evaluate(distinct), row_R)
 
     def _request(self) -> PassRequest:
-        """Return what the next pass evaluates: every chain's window, and the rows that somebody needs."""
+        """Return the request of the next pass: every chain's window, and the rows that its policy needs."""
         chains, index_C = self.chains, self.chain_C
         open_CB, policy_C = chains.open_NB[index_C], chains.policy_N[index_C]
         wanted_CB = open_CB
-        if self.static_P.any():
+        if self.static_P.any() and self.states is None:
             due_CB = chains.rank_NB[index_C] == chains.pass_N[index_C][:, None]
             wanted_CB = np.where(self.static_P[policy_C][:, None], due_CB, open_CB)
         if self.revises:
-            wanted_CB = wanted_CB | (chains.held_NB[index_C] & self.revises_P[policy_C][:, None])
+            wanted_CB = wanted_CB | (chains.filled_NB[index_C] & self.revises_P[policy_C][:, None])
         chain_R, offset_R = np.nonzero(wanted_CB)
         start_C = chains.start_N[index_C]
         if self.blockwise:
@@ -165,30 +177,43 @@ class Rounds:
         masked_R = open_CB[chain_R, offset_R] if self.revises else np.ones(len(chain_R), bool)
         return PassRequest(index_C, states, offset_R, masked_R, open_CB)
 
-    def _heat(self, request: PassRequest) -> Heat | None:
-        """Return the number of the draw at each row in this pass: the same for every way of evaluating."""
+    def _draw_inputs(self, request: PassRequest) -> DrawInputs | None:
+        """Return each row's temperature and uniform number; they do not depend on batch or speculation."""
         if self.temperature == 0:
             return None
         numbers_CB = self.chains.draws.rows(request.index_C, self.chains.pass_N[request.index_C])
-        return Heat(self.temperature, numbers_CB[request.chain_R, request.offset_R])
+        return DrawInputs(self._temperature_of(request), numbers_CB[request.chain_R, request.offset_R])
 
-    def _with_look(self, now: Pass) -> Pass:
-        """Return the pass with a way to try positions; what is tried is counted per chain."""
-        self.tries_C = np.zeros(len(now.index_C), np.int64)
+    def _temperature_of(self, request: PassRequest) -> float | FloatArray:
+        """Return the temperature of all rows, or [R] under a schedule."""
+        heat = self.temperature
+        if not isinstance(heat, TemperatureSchedule):
+            return heat
+        if heat.by_position:
+            return np.asarray(heat.at(request.offset_R / max(1, self.model.block_size - 1)))
+        filling_C = self.chains.filling_N[request.index_C]
+        revealed_C = filling_C - request.open_CB.sum(axis=1)
+        share_C = np.minimum(revealed_C / np.maximum(1, filling_C - 1), 1.0)
+        return np.asarray(heat.at(share_C[request.chain_R]))
 
-        def look(tried: IntArray) -> FloatArray:
-            self.tries_C += np.bincount(now.chain_R[tried], minlength=len(self.tries_C))
-            return self._entropies_after(now, tried)
+    def _with_lookahead(self, now: Pass) -> Pass:
+        """Return the pass with its look-ahead functions, which count the look-ahead states per chain."""
+        self.n_lookahead_C = np.zeros(len(now.index_C), np.int64)
 
-        def apart(held: IntArray) -> FloatArray:
-            self.tries_C += np.bincount(now.chain_R[held], minlength=len(self.tries_C))
-            low_K, inside_K, tokens_KW = self._windows(now, held)
-            return hidden_logprobs(self.model, self.session, now.chain_R[held], low_K, tokens_KW, inside_K)
+        def look_ahead(tried: IntArray) -> Remaining:
+            self.n_lookahead_C += np.bincount(now.chain_R[tried], minlength=len(self.n_lookahead_C))
+            return self._after(now, tried)
 
-        return replace(now, look=look, apart=apart)
+        def leave_one_out(filled: IntArray) -> FloatArray:
+            chain_K = now.chain_R[filled]
+            self.n_lookahead_C += np.bincount(chain_K, minlength=len(self.n_lookahead_C))
+            low_K, inside_K, tokens_KW = self._windows(now, filled)
+            return leave_one_out_logprobs(self.model, self.session, chain_K, low_K, tokens_KW, inside_K)
+
+        return replace(now, look_ahead=look_ahead, leave_one_out=leave_one_out)
 
     def _windows(self, now: Pass, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Return the window around each row: where it begins, the row's place in it, and its tokens."""
+        """Return the window around each row: its start, the row's offset in it, and its tokens."""
         index_K, inside_K = now.index_C[now.chain_R[rows]], now.offset_R[rows]
         low_K, width = self.chains.start_N[index_K], self.model.block_size
         if not self.blockwise:
@@ -197,18 +222,18 @@ class Rounds:
             )  # fmt: skip
         return low_K, inside_K, self.chains.tokens_NL[index_K[:, None], low_K[:, None] + np.arange(width)]
 
-    def _entropies_after(self, now: Pass, tried: IntArray) -> FloatArray:
-        """Return the mean entropy of what is masked after each try of a row's most probable token."""
-        chain_K, each = now.chain_R[tried], np.arange(len(tried))
+    def _after(self, now: Pass, tried: IntArray) -> Remaining:
+        """Return the statistics of the remaining masks after each row's most probable token is revealed."""
+        chain_K, index_K = now.chain_R[tried], np.arange(len(tried))
         low_K, inside_K, tokens_KW = self._windows(now, tried)
-        tokens_KW[each, inside_K] = now.stats.top_token[tried]
+        tokens_KW[index_K, inside_K] = now.stats.top_token[tried]
         open_KB = self.chains.open_NB[now.index_C[chain_K]]
         wanted_KW = open_KB if self.blockwise else tokens_KW == self.model.mask_id
-        wanted_KW[each, inside_K] = False
-        return mean_entropies(self.model, self.session, chain_K, low_K, tokens_KW, wanted_KW)
+        wanted_KW[index_K, inside_K] = False
+        return remaining_stats(self.model, self.session, chain_K, low_K, tokens_KW, wanted_KW)
 
     def _commit(self, now: Pass, choice: ChosenRows, draws: DrawStats | None, committed: IntArray) -> None:
-        """Write the committed tokens, record them, and let the rules remember."""
+        """Write and record the committed tokens, and store the rules' memory."""
         chains, stats = self.chains, now.stats.take(committed)
         chain_r, offset_r = now.chain_R[committed], now.offset_R[committed]
         index_r = self.chain_C[chain_r]
@@ -236,39 +261,52 @@ class Rounds:
         }
         if draws is not None and self.temperature:
             columns["tempered_logq"] = np.minimum(draws.tempered_logprob, 0.0)
-        if self.looks:  # told once per pass, by the first token of its set
-            columns["n_lookahead"] = np.where(place_r == 0, self.tries_C[chain_r], 0)
+        if self.looks_ahead:  # the count of the pass is recorded on the first token of its set
+            columns["n_lookahead"] = np.where(place_r == 0, self.n_lookahead_C[chain_r], 0)
+        if self.seeds:
+            window_rB = chains.start_N[index_r, None] + np.arange(chains.block_size)
+            blank_r = (chains.tokens_NL[index_r[:, None], window_rB] == chains.mask_id).all(axis=1)
+            columns["is_seed"] = blank_r & (offset_r == 0) & (position_r > 0)
         self.recorder.add_reveals(columns)
         chains.tokens_NL[index_r, position_r] = token_r
         chains.open_NB[index_r, offset_r] = False
-        chains.held_NB[index_r, offset_r] = True
+        chains.filled_NB[index_r, offset_r] = True
         chains.logq_NB[index_r, offset_r] = logq_r
         chains.step_N[self.chain_C] += count_C
         chains.filled_N[self.chain_C] += count_C
         choice.commit()
 
+    def _record_state(self, states: StateRecorder, now: Pass) -> None:
+        chains, index_C = self.chains, now.index_C
+        start_C, masked = chains.start_N[index_C], np.flatnonzero(now.masked_R)
+        names = {"sample": chains.sample_N, "order": chains.policy_N, "block": chains.block_N}
+        names |= {"forward": chains.forward_N, "start": chains.start_N}
+        block_CB = chains.tokens_NL[index_C[:, None], start_C[:, None] + np.arange(chains.block_size)]
+        columns = {name: values_N[index_C] for name, values_N in names.items()}
+        states.add(columns, block_CB != chains.mask_id, now.chain_R[masked], now.stats.take(masked))
+
     def _count_pass(self, now: Pass, committed: IntArray, revised: Sequence[Revised]) -> None:
         chains, index_C = self.chains, self.chain_C
         if self.revises:
             count = len(index_C)
-            chains.post_N[index_C] += np.bincount(now.chain_R[now.masked_R], minlength=count) == 0
-            chains.settled_N[index_C] = np.bincount(now.chain_R[committed], minlength=count) == 0
+            chains.full_passes_N[index_C] += np.bincount(now.chain_R[now.masked_R], minlength=count) == 0
+            chains.unchanged_N[index_C] = np.bincount(now.chain_R[committed], minlength=count) == 0
             for change in revised:
-                chains.settled_N[change.index_r] = False
+                chains.unchanged_N[change.index_r] = False
         chains.pass_N[index_C] += 1
         chains.forward_N[index_C] += 1
-        self._tell_progress()
+        self._report_progress()
 
-    def _tell_progress(self) -> None:
-        """Report how much further the texts are than ever before: what is taken back is not told twice."""
+    def _report_progress(self) -> None:
+        """Report the newly filled positions; a position that is masked and refilled counts once."""
         chains, index_C = self.chains, self.chain_C
-        ahead_C = chains.filled_N[index_C] - chains.told_N[index_C]
-        if (news := int(ahead_C[ahead_C > 0].sum())) > 0:
-            chains.told_N[index_C] = np.maximum(chains.told_N[index_C], chains.filled_N[index_C])
-            self.on_reveals(news)
+        new_C = chains.filled_N[index_C] - chains.reported_N[index_C]
+        if (n_new := int(new_C[new_C > 0].sum())) > 0:
+            chains.reported_N[index_C] = np.maximum(chains.reported_N[index_C], chains.filled_N[index_C])
+            self.on_reveals(n_new)
 
     def _leave_done_blocks(self) -> None:
-        """End or advance every chain whose block is done; drop the ended ones."""
+        """Advance every chain with a finished block, or end it and drop it from the batch."""
         chains = self.chains
         while (done := np.flatnonzero(chains.done_with_block(self.chain_C))).size:
             self.prefix_C = None

@@ -1,14 +1,14 @@
-"""The fast fixed-sequence scorer: all samples, policies and blocks of a batch side by side.
+"""Fixed-sequence scoring: all samples, policies and blocks of a batch in parallel.
 
-A fixed target makes every block's prefix known, so the clean sequence is prefilled once and each block under
-each policy becomes an independent *chain* of at most ``block_size`` passes. ``rank`` (the pass at which each
-position is revealed) describes a chain completely: what is visible at pass t is ``rank < t``. Static policies
-know their ranks beforehand, so all their passes form one wave; adaptive ones fill theirs in pass by pass.
-Equal states within a wave (the all-masked block of every order, say) are evaluated once, and only rows that
-somebody needs reach the head. Positions that are revealed together take their log q from the same pass.
+With a fixed target every block's prefix is known. The clean sequence is prefilled once, and each block under
+each policy becomes an independent *chain* of at most ``block_size`` passes. A position's ``rank`` is the pass
+that reveals it. Ranks describe a chain completely: the positions with ``rank < t`` are visible at pass t.
+The ranks of static policies are known in advance, so all their passes form one wave; adaptive policies need
+one wave per pass. Equal states within a wave (for example the fully masked block) are evaluated once, and
+only requested rows reach the head. Positions revealed in one pass have their log q from that pass.
 
 Shape letters: O policies, M blocks of all samples, B block size, P (policy, block, pass) triples of a wave,
-U distinct states, R rows. Knows nothing of files, text or torch.
+U distinct states, R rows. Does not depend on files, text or torch.
 """
 
 from __future__ import annotations
@@ -23,15 +23,23 @@ from numpy.typing import NDArray
 
 from orderlens.common.grid import Canvas
 from orderlens.common.rng import NumberRows, rule_stream
-from orderlens.decode.batches import BatchLimit, Reporter, groups, interleave, run_within
+from orderlens.decode.batches import (
+    BatchLimit,
+    ProgressReporter,
+    interleave,
+    run_in_batches,
+    split_for_overlap,
+)
 from orderlens.decode.chains import NEVER
 from orderlens.decode.choose import choose
-from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory
+from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory, Remaining
 from orderlens.decode.head import take_rows
 from orderlens.decode.passes import Columns
+from orderlens.decode.states import StateRecorder
 from orderlens.decode.target_states import BoolArray, TargetStates, check_fits, plan_canvases
 from orderlens.errors import ModelOutputError
-from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows, Session
+from orderlens.models.abilities import seeds_blocks
+from orderlens.models.protocol import Anchor, IntArray, Model, Rows, Session
 from orderlens.rules.orders.protocol import Order, StaticOrder
 from orderlens.rules.policy import Policy
 from orderlens.rules.stats import TargetStats
@@ -50,6 +58,7 @@ def score_batch(
     on_reveals: Advance | None = None,
     limit: BatchLimit | None = None,
     open_session: Callable[[], Session] | None = None,
+    recorder: StateRecorder | None = None,
 ) -> Columns:
     """Score every sample under every policy; return trace columns sorted by (sample, order, step).
 
@@ -59,8 +68,9 @@ def score_batch(
         policies: policies or orders of any kind, without revise rules.
         anchor: where the grid starts; the model's own choice by default.
         on_reveals: called with the number of newly scored tokens.
-        limit: how many samples are scored together; made smaller when memory runs out.
-        open_session: returns another session than the model's own.
+        limit: maximum number of samples per batch; reduced when memory runs out.
+        open_session: opens a session; the model's ``open_session`` by default.
+        recorder: receives the states of all passes, if given.
     """
     chosen = [Policy.of(policy) for policy in policies]
     for policy in chosen:
@@ -68,33 +78,35 @@ def score_batch(
     canvases = plan_canvases(model.block_size, samples, anchor or model.anchor)
     check_fits(model, samples, canvases)
     parts: list[Columns] = []
-    report, known = Reporter(on_reveals), limit or BatchLimit()
+    report, batch_limit = ProgressReporter(on_reveals), limit or BatchLimit()
 
     def states_of(part: Sequence[int]) -> TargetStates:
         return TargetStates(model, [samples[i] for i in part], [canvases[i] for i in part], open_session)
 
     def work(members: Sequence[int]) -> None:
         report.start()
-        halves = groups(members, len(chosen))
-        scorers = [_Scorer(states_of(half), chosen, report) for half in halves]
+        halves = split_for_overlap(members, len(chosen))
+        scorers = [Scorer(states_of(half), chosen, report, recorder is not None) for half in halves]
         interleave(scorer.passes() for scorer in scorers)
         for half, scorer in zip(halves, scorers, strict=True):
             columns = scorer.columns()
             parts.append({**columns, "sample": np.asarray(half)[columns["sample"]]})
+            if recorder is not None:
+                recorder.passes += scorer.state_columns(np.asarray(half))
 
-    def again(members: Sequence[int]) -> Sequence[int]:
+    def retry_all(members: Sequence[int]) -> Sequence[int]:
         report.failed()
         return members
 
     for members in equal_windows(model, canvases):
-        run_within(known, model, members, work, lambda i: f"sample '{samples[i].id}'", again)
+        run_in_batches(batch_limit, model, members, work, lambda i: f"sample '{samples[i].id}'", retry_all)
     merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     in_order = np.lexsort((merged["step"], merged["order"], merged["sample"]))
     return {name: values[in_order] for name, values in merged.items()}
 
 
 def equal_windows(model: Model, canvases: Sequence[Canvas]) -> Iterator[list[int]]:
-    """Group samples whose windows have one width: all of them, or equal canvases under full attention."""
+    """Group samples of equal window width: all samples, or equal canvas lengths under full attention."""
     widths = [model.block_size if model.attention == "block-causal" else canvas.total for canvas in canvases]
     for width in sorted(set(widths)):
         yield [index for index, value in enumerate(widths) if value == width]
@@ -102,7 +114,7 @@ def equal_windows(model: Model, canvases: Sequence[Canvas]) -> Iterator[list[int
 
 @dataclass(frozen=True, slots=True)
 class _Wave:
-    """The states of one wave: block, what is shown and masked, each position's row, what is chosen."""
+    """The states of one wave: block, visible and masked positions, row of each position, chosen positions."""
 
     m_P: IntArray
     visible_PB: BoolArray
@@ -113,10 +125,19 @@ class _Wave:
     chosen_PB: BoolArray
 
 
-class _Scorer:
-    def __init__(self, states: TargetStates, policies: Sequence[Policy], on_reveals: Advance) -> None:
+class Scorer:
+    """Walks the policies over states: one chain per policy and block; ``columns`` gives the traces."""
+
+    def __init__(
+        self,
+        states: TargetStates,
+        policies: Sequence[Policy],
+        on_reveals: Advance,
+        keeps_states: bool = False,
+    ) -> None:
         self.states, self.blocks, self.samples = states, states.blocks, states.samples
         self.policies, self.on_reveals = policies, on_reveals
+        self.recorder = StateRecorder() if keeps_states else None
         self.filling_M = self.blocks.open_MB.sum(axis=1)
         self.before_M = _before(self.blocks.sample_M, self.filling_M)
         self.static_O = np.array([policy.is_static for policy in policies])
@@ -133,7 +154,7 @@ class _Scorer:
             self.found["n_lookahead"] = np.zeros(shape, np.int64)
 
     def passes(self) -> Iterator[None]:
-        """Score everything; stop in the middle of every wave, when the device has its work."""
+        """Score all waves; yield in every wave, as soon as the device has its work."""
         for o_P, m_P, t_P in self._waves():
             finish = self._begin_wave(o_P, m_P, t_P)
             yield
@@ -157,7 +178,7 @@ class _Scorer:
                     self.rank_OMB[o, m, places[path]] = passes
 
     def _waves(self) -> Iterator[Triples]:
-        """Yield (policy, block, pass) triples: one wave for static policies alone, else one per pass."""
+        """Yield (policy, block, pass) triples: one wave if all policies are static, else one per pass."""
         if self.static_O.all():
             yield self._static_triples()
             return
@@ -174,20 +195,25 @@ class _Scorer:
         return o, m, t
 
     def _begin_wave(self, o_P: IntArray, m_P: IntArray, t_P: IntArray) -> Callable[[], None]:
-        """Start the forwards of a wave; return what chooses and records when they are done."""
+        """Start the forwards of a wave; return a function that waits, chooses and records."""
         rank_PB = self.rank_OMB[o_P, m_P]
         shown_PB = rank_PB < t_P[:, None]
         visible_PB = self.blocks.given_MB[m_P] | shown_PB
         masked_PB = self.blocks.open_MB[m_P] & ~shown_PB
         due_PB = rank_PB == t_P[:, None]
-        wanted_PB = np.where(self.static_O[o_P][:, None], due_PB, masked_PB)
+        due_only_P = self.static_O[o_P] & (self.recorder is None)
+        wanted_PB = np.where(due_only_P[:, None], due_PB, masked_PB)
         first_U, state_P = distinct_states(m_P, visible_PB)
         wanted_UB = np.zeros((len(first_U), wanted_PB.shape[1]), bool)
         np.logical_or.at(wanted_UB, state_P, wanted_PB)
-        row_UB, rows, answer = self.states.ask(m_P[first_U], visible_PB[first_U], wanted_UB)
+        row_UB, rows, pending = self.states.start_evaluation(m_P[first_U], visible_PB[first_U], wanted_UB)
 
         def finish() -> None:
-            stats, chosen_PB = answer(), due_PB & self.static_O[o_P][:, None]
+            stats, chosen_PB = pending(), due_PB & self.static_O[o_P][:, None]
+            if self.recorder is not None:
+                p_R, offset_R = np.nonzero(masked_PB)
+                seen = stats.positions.take(row_UB[state_P[p_R], offset_R])
+                self.recorder.add({"order": o_P, "m": m_P, "forward": t_P}, visible_PB, p_R, seen)
             wave = _Wave(m_P, visible_PB, masked_PB, row_UB[state_P], stats, rows, chosen_PB)
             for o in np.flatnonzero(~self.static_O):
                 mine = np.flatnonzero(o_P == o)
@@ -202,7 +228,7 @@ class _Scorer:
         return finish
 
     def _choose(self, o: int, mine: IntArray, t_C: IntArray, wave: _Wave) -> None:
-        """Let one adaptive policy choose among the masked positions of its chains."""
+        """Apply one adaptive policy to the masked positions of its chains."""
         m_C = wave.m_P[mine]
         chain_R, offset_R = np.nonzero(wave.masked_PB[mine])
         m_R, p_R = m_C[chain_R], mine[chain_R]
@@ -220,13 +246,13 @@ class _Scorer:
             memory=self.memory[o].order.at(m_C, chain_R, offset_R),
             numbers=lambda: self.numbers[o].rows(m_C, t_C)[chain_R, offset_R],
         )
-        tries_C = np.zeros(len(mine), np.int64)
+        n_lookahead_C = np.zeros(len(mine), np.int64)
 
-        def look(tried: IntArray) -> FloatArray:
-            tries_C[:] = np.bincount(chain_R[tried], minlength=len(mine))
-            return self._look(wave, p_R[tried], offset_R[tried])
+        def look_ahead(tried: IntArray) -> Remaining:
+            n_lookahead_C[:] = np.bincount(chain_R[tried], minlength=len(mine))
+            return self._after(wave, p_R[tried], offset_R[tried])
 
-        source = ExtraSource(lambda: take_rows(wave.rows, row_R), look)
+        source = ExtraSource(lambda: take_rows(wave.rows, row_R), look_ahead)
         place_R = self.place_OMB[o, m_R, offset_R]
         choice = choose(self.policies[o], view, self.memory[o], m_C, place_R, source)
         choice.commit()
@@ -234,16 +260,16 @@ class _Scorer:
         self.found["score"][o, m_R, offset_R] = choice.score_R
         self.found["n_tied"][o, m_R, offset_R] = choice.tied_R
         if self.policies[o].looks_ahead:
-            self.found["n_lookahead"][o, m_R, offset_R] = tries_C[chain_R]
+            self.found["n_lookahead"][o, m_R, offset_R] = n_lookahead_C[chain_R]
 
-    def _look(self, wave: _Wave, p_K: IntArray, offset_K: IntArray) -> FloatArray:
-        """Return the mean entropy of what is masked after each try of a position's most probable token."""
+    def _after(self, wave: _Wave, p_K: IntArray, offset_K: IntArray) -> Remaining:
+        """Return the statistics of the remaining masks after each position's top token is revealed."""
         m_K, here = wave.m_P[p_K], (np.arange(len(p_K)), offset_K)
         shown_KB = np.where(wave.visible_PB[p_K], self.blocks.clean_MB[m_K], self.states.model.mask_id)
         shown_KB[here] = wave.stats.positions.top_token[wave.row_PB[p_K, offset_K]]
         masked_KB = wave.masked_PB[p_K]
         masked_KB[here] = False
-        return self.states.entropies_after(m_K, shown_KB, masked_KB)
+        return self.states.remaining_after(m_K, shown_KB, masked_KB)
 
     def _record(self, where: Triples, stats: TargetStats) -> None:
         impossible = np.flatnonzero(~np.isfinite(stats.target_logprob))
@@ -264,6 +290,21 @@ class _Scorer:
         for name, value in values.items():
             self.found[name][where] = value
 
+    def _passes_of_blocks(self) -> tuple[IntArray, IntArray]:
+        """Return the passes of each policy's blocks [O, M], and those of the sample's earlier blocks."""
+        passes_OM = np.where(self.rank_OMB == NEVER, -1, self.rank_OMB).max(axis=2) + 1
+        return passes_OM, np.stack([_before(self.blocks.sample_M, passes_M) for passes_M in passes_OM])
+
+    def state_columns(self, sample_S: IntArray) -> list[dict[str, NDArray[Any]]]:
+        """Return the recorded states once all waves are done; ``sample_S`` numbers the samples."""
+        assert self.recorder is not None
+        blocks, (_, earlier_OM) = self.blocks, self._passes_of_blocks()
+        for part in self.recorder.passes:
+            m = part.pop("m")
+            part |= {"sample": sample_S[blocks.sample_M[m]], "block": blocks.block_M[m]}
+            part |= {"start": blocks.start_M[m], "forward": earlier_OM[part["order"], m] + part["forward"]}
+        return self.recorder.passes
+
     def columns(self) -> Columns:
         """Return the trace columns, once all waves are done."""
         blocks = self.blocks
@@ -271,17 +312,19 @@ class _Scorer:
         score = np.where(self.static_O[o], -self.place_OMB[o, m, b], self.found.pop("score")[o, m, b])
         by = np.lexsort(
             (b, -score, self.rank_OMB[o, m, b], m, o)
-        )  # in a set: higher score first, then leftmost
+        )  # within a set: higher score first, then left to right
         o, m, b = o[by], m[by], b[by]
         rank = self.rank_OMB[o, m, b]
-        passes_OM = np.where(self.rank_OMB == NEVER, -1, self.rank_OMB).max(axis=2) + 1
-        earlier_OM = np.stack([_before(blocks.sample_M, passes_M) for passes_M in passes_OM])
+        passes_OM, earlier_OM = self._passes_of_blocks()
         n_committed = np.zeros((*passes_OM.shape, int(passes_OM.max())), np.int64)
         np.add.at(n_committed, (o, m, rank), 1)
         chain = o * len(blocks.sample_M) + m
         flat = {name: values[o, m, b] for name, values in self.found.items()}
-        if "n_lookahead" in flat:  # told once per pass, by the first token of its set
+        if "n_lookahead" in flat:  # the count of a pass is recorded on the first token of its set
             flat["n_lookahead"][1:][(chain[1:] == chain[:-1]) & (rank[1:] == rank[:-1])] = 0
+        if seeds_blocks(self.states.model):
+            is_blank_M = ~blocks.given_MB.any(axis=1) & (blocks.start_M > 0)
+            flat["is_seed"] = (b == 0) & (rank == 0) & is_blank_M[m]
         return {
             **flat,
             "target_logprob": flat["logq"],
@@ -298,7 +341,7 @@ class _Scorer:
 
 
 def distinct_states(m_P: IntArray, visible_PB: BoolArray) -> tuple[IntArray, IntArray]:
-    """Return the index of one representative per distinct (block, visible set), and each triple's state."""
+    """Return the first index of each distinct (block, visible set), and the state of each triple."""
     bits = np.packbits(visible_PB, axis=1)
     keys = np.concatenate([m_P.astype(">i8")[:, None].view(np.uint8).reshape(len(m_P), 8), bits], axis=1)
     packed = np.ascontiguousarray(keys).view(np.dtype((np.void, keys.shape[1])))[:, 0]

@@ -1,11 +1,10 @@
 """Speculative execution: the next pass is queued on the device before the host has chosen.
 
-While the host reads a pass's statistics, lets the policies choose and records, the device would wait. Where
-every policy reveals one position per pass, by a number that the device has as well, the device guesses what
-will be revealed and begins the next forward. If the host then requests exactly that, the numbers are there or
-on their way; if not, they are dropped and the pass is made in the plain way. So speculation changes when
-something is computed, never what. A pass that finishes a block is not followed by a guess: what comes next
-depends on how the text goes on.
+Without speculation the device idles while the host reads a pass's statistics, chooses and records. If every
+policy reveals one position per pass, by a statistic that is also on the device, the device can predict the
+choice and start the next forward. If the host then requests exactly this state, the results are used. If not,
+they are dropped and the pass is started as usual. Speculation changes when a number is computed, never its
+value. There is no speculation after the last pass of a block, because the next state depends on stopping.
 
 Shape letters: C chains of the batch, W window, R rows of this pass, A places that the next pass may request,
 S static chains.
@@ -21,21 +20,21 @@ import numpy as np
 
 from orderlens.common.machine import is_out_of_memory
 from orderlens.decode.chains import Chains
-from orderlens.decode.passes import NextRows, PassRequest, Queued
+from orderlens.decode.passes import NextRows, PassRequest, SpeculativePass
 from orderlens.models.protocol import IntArray, Rows, Session, Speculates
 from orderlens.rules.orders.protocol import READINGS
-from orderlens.rules.stats import Answer, RowStats
+from orderlens.rules.stats import PendingStats, RowStats
 
-PATIENCE = 8
-"""Wrong guesses that are forgiven, and one more for as many right ones."""
-TRIAL = 2
-"""Passes without guesses before it is decided; the last one counts (the first of a block caches another)."""
-IDLE = 1e-4
-"""A wait this short (seconds) means that the device was done first."""
+ALLOWED_MISSES = 8
+"""Mispredictions before speculation stops; every 8 hits allow one more."""
+TRIAL_PASSES = 2
+"""Passes without speculation before the gate decides. The last one is timed; the first also fills a cache."""
+IDLE_SECONDS = 1e-4
+"""A shorter wait means that the device had finished before the host."""
 
 
 class Speculator:
-    """Queues the passes of a batch in advance, where all of its policies and its session allow it."""
+    """Queues passes of a batch in advance, if all its policies and its session allow it."""
 
     def __init__(
         self,
@@ -46,9 +45,9 @@ class Speculator:
         temperature: float,
     ) -> None:
         self._chains, self._eos_ids, self._temperature = chains, eos_ids, temperature
-        self.taken = self.missed = 0
+        self.hits = self.misses = 0
         self.gate = SpeculationGate()
-        self._before: tuple[PassRequest, Queued] | None = None
+        self._queued: tuple[PassRequest, SpeculativePass] | None = None
         self._session = session if isinstance(session, Speculates) and session.can_speculate else None
         used = np.unique(chains.policy_N[members]).tolist()
         self._reading_P = np.zeros(len(chains.policies), np.int64)
@@ -58,39 +57,41 @@ class Speculator:
             else:
                 self._reading_P[p] = READINGS.index(reading)
 
-    def begin(self, request: PassRequest, plain: Callable[[], tuple[Rows, Answer]]) -> tuple[Rows, Answer]:
-        """Return rows and statistics of what is requested, guessed or started now; queue what may follow.
+    def begin(
+        self, request: PassRequest, start: Callable[[], tuple[Rows, PendingStats]]
+    ) -> tuple[Rows, PendingStats]:
+        """Return the request's rows and statistics, queued earlier or started now; queue the next pass.
 
-        ``plain`` starts the pass without a guess.
+        ``start`` starts the pass without speculation.
         """
         if self._session is None:
-            return plain()
+            return start()
         began = perf_counter()
-        ready = self._find(request)
-        looked, found = perf_counter() - began, ready is not None
-        rows, answer = ready or plain()
-        follows = found or self.gate.started(perf_counter() - began)
-        if follows and np.count_nonzero(request.open_CB, axis=1).min() >= 2:
+        ready = self._take_queued(request)
+        check_seconds, is_hit = perf_counter() - began, ready is not None
+        rows, pending = ready or start()
+        speculates = is_hit or self.gate.started(perf_counter() - began)
+        if speculates and np.count_nonzero(request.open_CB, axis=1).min() >= 2:
             began = perf_counter()
-            self._guess(request, answer)
-            self.gate.guessed(perf_counter() - began + looked)
-        if not found and self._before is not None:
-            return rows, answer  # part of the wait is hidden by the guess
-        return rows, _timed(answer, self.gate.waited_for_guess if found else self.gate.waited)
+            self._speculate(request, pending)
+            self.gate.speculated(perf_counter() - began + check_seconds)
+        if not is_hit and self._queued is not None:
+            return rows, pending  # speculation hides part of the wait: not timed
+        return rows, _timed(pending, self.gate.waited_for_speculation if is_hit else self.gate.waited)
 
-    def _find(self, request: PassRequest) -> tuple[Rows, Answer] | None:
-        """Return what is requested, if it was queued already."""
-        if self._before is None:
+    def _take_queued(self, request: PassRequest) -> tuple[Rows, PendingStats] | None:
+        """Return the queued pass if its prediction was right, and count the hit or miss."""
+        if self._queued is None:
             return None
-        (earlier, queued), self._before = self._before, None
-        right = _same(earlier, queued, request)
-        self.taken, self.missed = self.taken + right, self.missed + (not right)
-        if self.missed > PATIENCE + self.taken // PATIENCE:
+        (earlier, queued), self._queued = self._queued, None
+        is_hit = _is_predicted(earlier, queued, request)
+        self.hits, self.misses = self.hits + is_hit, self.misses + (not is_hit)
+        if self.misses > ALLOWED_MISSES + self.hits // ALLOWED_MISSES:
             self._session = None
-        return (queued.rows, queued.answer) if right else None
+        return (queued.rows, queued.pending) if is_hit else None
 
-    def _guess(self, request: PassRequest, answer: Answer) -> None:
-        """Queue the pass that probably follows ``request``, whose statistics are ``answer``."""
+    def _speculate(self, request: PassRequest, pending: PendingStats) -> None:
+        """Queue the predicted successor of ``request``, whose statistics are ``pending``."""
         from orderlens.decode.speculate_torch import queue
 
         if self._session is None:
@@ -98,44 +99,44 @@ class Speculator:
         try:
             following = next_rows(self._chains, request, self._temperature)
             reading_C = self._reading_P[self._chains.policy_N[request.index_C]]
-            queued = queue(self._session, answer, following, reading_C, self._eos_ids)
+            queued = queue(self._session, pending, following, reading_C, self._eos_ids)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             queued = None
         if queued is None:
-            self._session = None  # it would be the same again
+            self._session = None  # it would fail again
         else:
-            self._before = request, queued
+            self._queued = request, queued
 
 
-def _timed(answer: Answer, waited: Callable[[float], None]) -> Answer:
+def _timed(pending: PendingStats, waited: Callable[[float], None]) -> PendingStats:
     def wait() -> RowStats:
         began = perf_counter()
-        found = answer()
+        found = pending()
         waited(perf_counter() - began)
         return found
 
     return wait
 
 
-def _same(earlier: PassRequest, queued: Queued, request: PassRequest) -> bool:
-    """Return whether ``request`` is what was evaluated: the earlier windows with the guessed tokens."""
+def _is_predicted(earlier: PassRequest, queued: SpeculativePass, request: PassRequest) -> bool:
+    """Return whether ``request`` equals the queued pass: the earlier windows with the predicted tokens."""
     if not np.array_equal(earlier.index_C, request.index_C):
         return False
     if not np.array_equal(earlier.states.starts_N, request.states.starts_N):
         return False
-    offset_C, token_C = queued.guess()
+    offset_C, token_C = queued.predicted()
     tokens_CW = earlier.states.tokens_NW.copy()
     tokens_CW[np.arange(len(offset_C)), offset_C] = token_C
     return np.array_equal(tokens_CW, request.states.tokens_NW)
 
 
 def next_rows(chains: Chains, request: PassRequest, temperature: float) -> NextRows:
-    """Return what is known of the pass after ``request``; no chain may finish its block with this one.
+    """Return the known part of the pass after ``request``; no chain may finish its block with ``request``.
 
-    Every chain reveals one of its rows. A chain that compares its rows requests the others again; a static
-    one requests the next position of its path.
+    Every chain reveals one of its rows. An adaptive chain then requests its other rows again; a static chain
+    requests the next position of its path.
     """
     index_C, chain_R = request.index_C, request.chain_R
     count, width = request.states.tokens_NW.shape
@@ -158,39 +159,40 @@ def next_rows(chains: Chains, request: PassRequest, temperature: float) -> NextR
 
 
 class SpeculationGate:
-    """Measures, in seconds, what a guess costs the host and how much waiting it hides.
+    """Decides whether speculation pays, from times in seconds.
 
-    Without guesses a pass takes the host's own work and the wait for the device. A guess hides the wait, but
-    costs the host more than starting the pass once it is known: it pays where the wait is longer than that.
-    So the first passes of a batch are made without guesses, and again those of a block after one in which
-    the device was mostly done before the host. Times decide when something is computed, never what.
+    Speculation hides the host's wait for the device, but costs the host more than a plain start. It pays if
+    the hidden wait is longer than this extra cost. The gate measures both in trial passes without
+    speculation: at the start of a batch, and after a block in which the device mostly finished before the
+    host. The times decide when a number is computed, never its value.
     """
 
     def __init__(self) -> None:
-        self._trial = TRIAL
-        self._start = self._guess = math.inf
+        self._trials_left = TRIAL_PASSES
+        self._start_seconds = self._speculation_seconds = math.inf
         self._pays = True
-        self._hidden = self._waits = 0
+        self._idle_waits = self._waits = 0
 
     def started(self, seconds: float) -> bool:
-        """Note the cost of a pass that was started without a guess; return whether to guess the next one."""
-        self._start = min(self._start, seconds)
-        if 2 * self._hidden > self._waits:
-            self._trial = TRIAL
-        self._hidden = self._waits = 0
-        return self._pays and not self._trial
+        """Add the host time of a pass started without speculation; return whether to speculate next."""
+        self._start_seconds = min(self._start_seconds, seconds)
+        if 2 * self._idle_waits > self._waits:
+            self._trials_left = TRIAL_PASSES
+        self._idle_waits = self._waits = 0
+        return self._pays and not self._trials_left
 
-    def guessed(self, seconds: float) -> None:
-        """Note what a guess cost the host."""
-        self._guess = min(self._guess, seconds)
+    def speculated(self, seconds: float) -> None:
+        """Add the host time of one speculation."""
+        self._speculation_seconds = min(self._speculation_seconds, seconds)
 
     def waited(self, seconds: float) -> None:
-        """Note the wait for a pass that was started without a guess and is followed by none."""
-        self._trial = max(0, self._trial - 1)
-        more = 0.0 if math.isinf(self._guess) else self._guess - self._start
-        self._pays = seconds > more
+        """Add the wait for a pass without speculation before or after it."""
+        self._trials_left = max(0, self._trials_left - 1)
+        known = not math.isinf(self._speculation_seconds)
+        extra_cost = self._speculation_seconds - self._start_seconds if known else 0.0
+        self._pays = seconds > extra_cost
 
-    def waited_for_guess(self, seconds: float) -> None:
-        """Note the wait for a pass that had been guessed."""
+    def waited_for_speculation(self, seconds: float) -> None:
+        """Add the wait for a speculative pass."""
         self._waits += 1
-        self._hidden += seconds < IDLE
+        self._idle_waits += seconds < IDLE_SECONDS

@@ -1,7 +1,7 @@
-"""The device's side of ``speculate``: from statistics to a guess, and the forward and head that follow.
+"""The device side of ``speculate``: predict the choice from statistics, and queue the next forward and head.
 
-Nothing here waits for the device: everything is queued after the pass whose statistics it reads. On CUDA the
-choice is one kernel (``kernels.head.choice``), because every launch costs the host time.
+Nothing here waits for the device: all work is queued after the pass whose statistics it reads. On CUDA the
+prediction is one kernel (``kernels.head.choice``), because every launch costs host time.
 
 Shape letters: C chains, R rows of the pass, r rows of the next one, A places it may request.
 """
@@ -14,48 +14,52 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orderlens.decode.head_torch import DeviceAnswer, ask
-from orderlens.decode.passes import NextRows, Queued
+from orderlens.decode.head_torch import PendingDeviceStats, start_reduction
+from orderlens.decode.passes import NextRows, SpeculativePass
 from orderlens.kernels.gpu import runs_kernels
-from orderlens.models.engine.transfer import arriving, to_device
+from orderlens.models.engine.transfer import start_copy_to_host, to_device
 from orderlens.models.protocol import IntArray, NextTokens, Speculates
 from orderlens.rules.orders.protocol import READINGS, Reading
-from orderlens.rules.stats import Answer, Heat
+from orderlens.rules.stats import DrawInputs, PendingStats
 
 
 def queue(
-    session: Speculates, answer: Answer, following: NextRows, reading_C: IntArray, eos_ids: Iterable[int]
-) -> Queued | None:
-    """Queue the guess and the pass that follows from it; None where the session cannot.
+    session: Speculates,
+    pending: PendingStats,
+    following: NextRows,
+    reading_C: IntArray,
+    eos_ids: Iterable[int],
+) -> SpeculativePass | None:
+    """Queue the prediction and the pass that follows from it; None if the session cannot.
 
     Args:
-        session: evaluates it.
-        answer: the statistics of this pass.
-        following: what is known of the next one.
-        reading_C: the number each chain goes by, as a place in ``READINGS``.
-        eos_ids: ids whose total probability is wanted.
+        session: evaluates the next pass.
+        pending: the statistics of this pass.
+        following: the known part of the next pass.
+        reading_C: the statistic that each chain's order maximises, as an index into ``READINGS``.
+        eos_ids: ids whose total probability is computed.
     """
-    if not isinstance(answer, DeviceAnswer):
+    if not isinstance(pending, PendingDeviceStats):
         return None
-    chosen = choose_by_kernel if runs_kernels(answer.found[0].device) else choose_plainly
-    guess_2C, token_C, row_r, uniforms_r = chosen(answer.found, following, reading_C)
-    guess = arriving(guess_2C)
-    rows = session.speculate(NextTokens(guess_2C[0], token_C, row_r))
+    choose = choose_by_kernel if runs_kernels(pending.found[0].device) else choose_in_torch
+    predicted_2C, token_C, row_r, uniforms_r = choose(pending.found, following, reading_C)
+    arrive = start_copy_to_host(predicted_2C)
+    rows = session.speculate(NextTokens(predicted_2C[0], token_C, row_r))
     if rows is None:
         return None
-    heat = None if uniforms_r is None else Heat(following.temperature, uniforms_r)
+    draw_inputs = None if uniforms_r is None else DrawInputs(following.temperature, uniforms_r)
 
-    def guessed() -> tuple[IntArray, IntArray]:
-        ((offset_C, token_C),) = guess()
+    def predicted() -> tuple[IntArray, IntArray]:
+        ((offset_C, token_C),) = arrive()
         return offset_C, token_C
 
-    return Queued(guessed, rows, ask(rows, eos_ids, heat=heat))
+    return SpeculativePass(predicted, rows, start_reduction(rows, eos_ids, draw_inputs=draw_inputs))
 
 
 def choose_by_kernel(
     found: Sequence[Tensor], following: NextRows, reading_C: IntArray
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return what ``choose_plainly`` returns, from one kernel."""
+    """Return what ``choose_in_torch`` returns, from one kernel."""
     from orderlens.kernels.head.choice import NextPass, choose_next
 
     left_C, uniforms_A = following.left_C, following.uniforms_A
@@ -69,8 +73,8 @@ def choose_by_kernel(
         following.place_A,
     ]
     if uniforms_A is not None:
-        known.append(uniforms_A.view(np.int64))  # everything the kernel needs in one copy
-    given = NextPass(
+        known.append(uniforms_A.view(np.int64))  # all inputs of the kernel in one copy
+    next_pass = NextPass(
         known=to_device(np.concatenate(known), found[0].device),
         chains=len(reading_C),
         places=len(following.place_A),
@@ -79,22 +83,22 @@ def choose_by_kernel(
         width=following.width,
         heated=uniforms_A is not None,
     )
-    return choose_next(found, given)
+    return choose_next(found, next_pass)
 
 
-def choose_plainly(
+def choose_in_torch(
     found: Sequence[Tensor], following: NextRows, reading_C: IntArray
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Guess, on any device.
+    """Predict the choice in torch, on any device.
 
     Returns:
-        Offset in its window and token of each chain [2, C]; the tokens again [C] in int32; the places [r]
-        that are requested next; the numbers [r] of their draws.
+        Offset in the window and token of each chain [2, C]; the tokens again [C] in int32; the places [r]
+        that the next pass requests; the uniform numbers [r] of their draws.
     """
     device, left_C, count = found[0].device, following.left_C, len(reading_C)
     chain_r = np.repeat(np.arange(count), left_C)
     place_r = np.arange(len(chain_r)) - (np.cumsum(left_C) - left_C)[chain_r]
-    # Where a row in front of the others is chosen, they move up: so does what stands behind all rows.
+    # Places after the chosen row move up by one, including the fixed places at the end.
     base_r = np.where(following.fixed_C < 0, following.first_C, following.fixed_C - 1)[chain_r] + place_r
     inside_CM = np.arange(following.n_C.max()) < following.n_C[:, None]
     table_CM = np.where(inside_CM, following.first_C[:, None] + np.arange(inside_CM.shape[1]), -1)
@@ -110,12 +114,12 @@ def choose_plainly(
     uniforms = None
     if following.uniforms_A is not None:
         uniforms = to_device(following.uniforms_A, device)[next_r]
-    guess_2C = torch.stack((place[row_C] % following.width, token_C))
-    return guess_2C, token_C.int(), place[next_r], uniforms
+    predicted_2C = torch.stack((place[row_C] % following.width, token_C))
+    return predicted_2C, token_C.int(), place[next_r], uniforms
 
 
 def _read(found: Sequence[Tensor], reading: Reading) -> Tensor:
-    """Return one number per row, as exact as the host has it."""
+    """Return one number per row, in the precision that the host uses."""
     top_R, second_R, entropy_R = (found[1][:, column].double() for column in (1, 2, 3))
     if reading == "drawn":
         return found[3][:, 0] if len(found) > 2 else top_R

@@ -1,7 +1,7 @@
-"""Where a batch of samples lies on its canvases, and states of fixed targets over one prefilled session.
+"""Canvas layout of a batch of samples, and states of fixed targets over one prefilled session.
 
-Any set of visible positions of any block can be evaluated in any order, because the clean prefix of every
-block is known. The scorer walks such states along reveal orders; other measurements pick them freely.
+The clean prefix of every block is known, so any set of visible positions of any block can be evaluated. The
+scorer evaluates states along reveal orders; other measurements choose states freely.
 
 Shape letters: M blocks of all samples, B block size, W window (B, or the canvas under full attention),
 U states, R rows.
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.common.grid import Canvas
-from orderlens.decode.extra_inputs import mean_entropies
-from orderlens.decode.head import ask
+from orderlens.common.grid import Canvas, Overflow
+from orderlens.decode.extra_inputs import Remaining, remaining_stats
+from orderlens.decode.head import start_reduction
 from orderlens.errors import UserInputError
-from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows, Session, StateBatch
+from orderlens.models.protocol import Anchor, IntArray, Model, Rows, Session, StateBatch
 from orderlens.rules.stats import TargetStats
 from orderlens.texts.samples import EncodedSample
 
@@ -28,9 +28,17 @@ _log = logging.getLogger(__name__)
 
 
 def plan_canvases(
-    block_size: int, samples: Sequence[EncodedSample], anchor: Anchor, n_new: int | None = None
+    block_size: int,
+    samples: Sequence[EncodedSample],
+    anchor: Anchor,
+    n_new: int | None = None,
+    overflow: Overflow = "fill",
 ) -> list[Canvas]:
-    """Return each sample's canvas: as long as its target, or with ``n_new`` as its template or as that."""
+    """Return each sample's canvas.
+
+    Its length is that of the target; given ``n_new``, that of the template, or ``n_new`` without a template.
+    ``overflow`` states whether positions past that length are filled or stay masked.
+    """
     return [
         Canvas.plan(
             len(sample.prompt),
@@ -38,19 +46,20 @@ def plan_canvases(
             block_size,
             anchor,
             len(sample.suffix),
+            overflow == "fill",
         )
         for sample in samples
     ]
 
 
 def check_fits(model: Model, samples: Sequence[EncodedSample], canvases: Sequence[Canvas]) -> None:
-    """Refuse a sample whose canvas is longer than the model's context, or whose suffix it cannot see."""
+    """Reject a sample whose canvas exceeds the model's context, or whose suffix the target cannot see."""
     for sample, canvas in zip(samples, canvases, strict=True):
         needed = canvas.reach(model.attention)
         if needed > model.max_positions:
             raise UserInputError(
                 f"sample '{sample.id}': {canvas.prompt_length} prompt + {canvas.n_requested} tokens need "
-                f"{needed} positions, but {model.name} has {model.max_positions}; shorten one of them"
+                f"{needed} positions, but {model.name} has {model.max_positions}; shorten prompt or target"
             )
     if model.attention == "block-causal":
         _check_suffixes(model, samples, canvases)
@@ -61,14 +70,14 @@ def _check_suffixes(model: Model, samples: Sequence[EncodedSample], canvases: Se
     for sample, canvas in zip(samples, canvases, strict=True):
         if canvas.n_suffix and not canvas.visible_suffix:
             raise UserInputError(
-                f"sample '{sample.id}': its suffix starts at position {canvas.requested_end}, with a new "
-                f"block of {canvas.block_size}, and {model.name} is block-causal: the target cannot see it; "
+                f"sample '{sample.id}': its suffix starts a new block of {canvas.block_size} at position "
+                f"{canvas.requested_end}, and in the block-causal {model.name} the target cannot see it; "
                 "use another block size or anchor, or a full-attention model"
             )
         partly += canvas.visible_suffix < canvas.n_suffix
     if partly:
         _log.warning(
-            "%s is block-causal: of %d of %d suffixes only the tokens in the target's last block are seen",
+            "%s is block-causal: for %d of %d suffixes the target sees only the tokens in its last block",
             model.name,
             partly,
             len(samples),
@@ -87,7 +96,7 @@ class Blocks:
         block_M: 0 for a sample's first scored block.
         low_M: absolute position of the window's first token.
         start_M: absolute position of the block's first token.
-        around_MW: the window as every state of the block sees it: given tokens, masks elsewhere.
+        around_MW: the window in every state of the block: the given tokens, masks elsewhere.
         clean_MB: the block's true tokens (mask id past the end of the text).
         given_MB: visible from the start: the prompt's tail, the suffix's head.
         open_MB: positions to reveal.
@@ -125,20 +134,23 @@ class TargetStates:
     def evaluate(
         self, m_U: IntArray, visible_UB: BoolArray, wanted_UB: BoolArray
     ) -> tuple[IntArray, TargetStats]:
-        """Evaluate states and return the row index of every wanted position [U, B], and the rows' statistics.
+        """Evaluate states; return the row index of every requested position [U, B] and the rows' statistics.
 
         Args:
             m_U: block of each state.
             visible_UB: positions of the block whose tokens are shown.
-            wanted_UB: positions whose distribution is wanted.
+            wanted_UB: positions whose distribution is requested.
         """
-        row_UB, _, answer = self.ask(m_U, visible_UB, wanted_UB)
-        return row_UB, answer()
+        row_UB, _, pending = self.start_evaluation(m_U, visible_UB, wanted_UB)
+        return row_UB, pending()
 
-    def ask(
+    def start_evaluation(
         self, m_U: IntArray, visible_UB: BoolArray, wanted_UB: BoolArray
     ) -> tuple[IntArray, Rows, Callable[[], TargetStats]]:
-        """Start what ``evaluate`` does; return row indices, the model's rows, and what waits for the rest."""
+        """Start an evaluation; return row indices, rows, and a function that waits for the statistics.
+
+        See ``evaluate`` for the arguments.
+        """
         blocks = self.blocks
         shown_UB = np.where(visible_UB, blocks.clean_MB[m_U], self.model.mask_id)
         tokens_UW = self._windows(m_U, shown_UB)
@@ -147,30 +159,30 @@ class TargetStates:
         batch = StateBatch(blocks.sample_M[m_U], blocks.low_M[m_U], tokens_UW, row_state_R, inside_R)
         targets_R = blocks.clean_MB[m_U[row_state_R], row_offset_R]
         rows = self.session.evaluate(batch)
-        answer = ask(rows, self.model.eos_ids, targets_R)
+        pending = start_reduction(rows, self.model.eos_ids, targets_R)
         row_UB = np.full(wanted_UB.shape, -1)
         row_UB[row_state_R, row_offset_R] = np.arange(len(row_state_R))
 
         def wait() -> TargetStats:
-            found = answer()
+            found = pending()
             assert found.target_logprob is not None
-            return TargetStats.beside(found.positions, targets_R, found.target_logprob)
+            return TargetStats.from_target_logprob(found.positions, targets_R, found.target_logprob)
 
         return row_UB, rows, wait
 
-    def entropies_after(self, m_K: IntArray, shown_KB: IntArray, masked_KB: BoolArray) -> FloatArray:
-        """Return the mean entropy [K] of what is masked in states that show tokens of their own.
+    def remaining_after(self, m_K: IntArray, shown_KB: IntArray, masked_KB: BoolArray) -> Remaining:
+        """Return the statistics of the masked positions in K states that show other than target tokens.
 
         Args:
             m_K: block of each state.
             shown_KB: the block's tokens, mask id where hidden.
-            masked_KB: the positions to average over; a full-attention model averages over its whole canvas.
+            masked_KB: the positions to look at; a full-attention model looks at its whole canvas.
         """
         tokens_KW = self._windows(m_K, shown_KB)
         blockwise = self.model.attention == "block-causal"
         wanted_KW = masked_KB if blockwise else tokens_KW == self.model.mask_id
         slots_K, low_K = self.blocks.sample_M[m_K], self.blocks.low_M[m_K]
-        return mean_entropies(self.model, self.session, slots_K, low_K, tokens_KW, wanted_KW)
+        return remaining_stats(self.model, self.session, slots_K, low_K, tokens_KW, wanted_KW)
 
     def window(self, m: int, visible_B: BoolArray) -> IntArray:
         """Return the tokens [W] of one block's window with ``visible_B`` of the block shown."""
@@ -192,7 +204,7 @@ class TargetStates:
 
 
 def lay_out_blocks(model: Model, samples: Sequence[EncodedSample], canvases: Sequence[Canvas]) -> Blocks:
-    """Cut every sample's canvas into its blocks and the windows they are evaluated in (all of one width)."""
+    """Split every sample's canvas into blocks with their windows (all windows have one width)."""
     rows: list[tuple[int, int, int, int, IntArray, IntArray, BoolArray, BoolArray]] = []
     for index, (sample, canvas) in enumerate(zip(samples, canvases, strict=True)):
         text = np.concatenate([sample.prompt, sample.target, sample.suffix])

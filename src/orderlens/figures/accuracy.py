@@ -1,7 +1,7 @@
 """Accuracy against content Var per order, and in bins of Var: one panel per task.
 
-Also what all figures of graded runs share: their cells, panels by task and rows by order. The paper shows its
-downstream study in tables only; these pictures are ours.
+Also helpers of all figures of graded runs: their cells, panels by task and rows by order. The paper shows its
+downstream study in tables only; these figures are ours.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from orderlens.figures.catalogue import Recipe
 from orderlens.figures.style import (
     GREY,
     OrderStyle,
-    arms,
     centre,
+    error_lengths,
     footnote,
     interval,
     is_drawable,
@@ -52,7 +52,7 @@ def graded_cells(study: Study) -> dict[str, list[GradedCell]]:
 
 
 def rows_by_task(study: Study, row: Callable[[GradedCell], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return per task one entry for every cell: its order, its number of answers, and what ``row`` says."""
+    """Return per task one entry for every cell: order, number of answers, and the values of ``row``."""
     tasks = [
         {"task": task, "rows": [{"order": cell.order, "n": len(cell.rows), **row(cell)} for cell in cells]}
         for task, cells in graded_cells(study).items()
@@ -84,7 +84,7 @@ def dots(
 ) -> None:
     """Draw one mark per row, moved by ``shift`` rows."""
     shown = [(place + shift, cell) for place, cell in enumerate(cells) if is_drawable(cell)]
-    ends = [arms(cell) for _, cell in shown]
+    ends = [error_lengths(cell) for _, cell in shown]
     panel.errorbar(
         [centre(cell) for _, cell in shown],
         [place for place, _ in shown],
@@ -98,10 +98,10 @@ def dots(
 
 
 def finish_rows(panel: Axes, orders: Sequence[str]) -> None:
-    """Name the rows, the first order on top; say so where there was nothing to draw."""
+    """Label the rows, first order on top; write a text where there is nothing to draw."""
     if not any(len(line.get_xdata()) for box in panel.containers for line in box.lines[:1]):  # type: ignore[attr-defined]
         place = {"transform": panel.transAxes, "ha": "center", "va": "center", "color": GREY}
-        panel.text(0.5, 0.5, "undefined:\ntoo few right or wrong", **place)  # type: ignore[arg-type]
+        panel.text(0.5, 0.5, "undefined: too few\ncorrect or incorrect", **place)  # type: ignore[arg-type]
     panel.set_ylim(len(orders) - 0.5, -0.5)
     panel.grid(visible=False, axis="y")
     panel.tick_params(axis="y", length=0)
@@ -109,7 +109,7 @@ def finish_rows(panel: Axes, orders: Sequence[str]) -> None:
 
 
 LEAST_SPAN = 5.0
-"""Least height of a panel in percentage points."""
+"""Minimum range of a panel's y axis in percentage points."""
 
 
 def data(study: Study) -> dict[str, Any]:
@@ -187,7 +187,7 @@ RECIPE = Recipe("Accuracy against content Var per order", data, draw, "evaluate"
 
 
 PLAIN_DECADES = 2.0
-"""Up to this span of Var the axis shows plain numbers; beyond it they would overlap."""
+"""Up to this span of Var (decades) the axis shows plain numbers; beyond it they would overlap."""
 
 
 def bins_data(study: Study) -> dict[str, Any]:
@@ -218,8 +218,8 @@ def draw_bins(bins_data: Mapping[str, Any]) -> Figure:
         figure.legend(names.values(), names, loc="outside upper center", ncols=min(6, len(names)))
         footnote(
             figure,
-            "Bins hold equally many answers of one order (all its seeds), placed at their median Var.\n"
-            "Bars: 95 % intervals. A slope is no effect of Var alone: mean log q and length change too.",
+            "Bins hold equal numbers of answers of one order (all seeds), placed at their median Var.\n"
+            "Bars: 95 % intervals. A slope is not the effect of Var alone: mean log q and length vary too.",
         )
     return figure
 
@@ -230,7 +230,7 @@ def _bins_panel(panel: Axes, task: Mapping[str, Any], styles: Mapping[str, Order
         style, bins = styles[item["order"]], item["bins"]
         x = [real(one["var"]) for one in bins]
         y = [centre(one["accuracy"]) for one in bins]
-        ends = [arms(one["accuracy"]) for one in bins]
+        ends = [error_lengths(one["accuracy"]) for one in bins]
         error = [[below for below, _ in ends], [above for _, above in ends]]
         look_of = style.line() | {"label": display_name(item["order"])}
         panel.errorbar(x, y, yerr=error, elinewidth=0.8, **look_of)
@@ -242,7 +242,7 @@ def _bins_panel(panel: Axes, task: Mapping[str, Any], styles: Mapping[str, Order
 
 
 def _log_axis(panel: Axes, decades: float) -> None:
-    """A logarithmic axis with few numbers: plain ones over two decades or less, else powers of ten."""
+    """Make the x axis logarithmic with few tick labels: plain up to two decades, else powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     panel.set_xscale("log")

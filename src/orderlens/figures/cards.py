@@ -1,6 +1,6 @@
 """Small figures for the cards of a report's first screen: rows of points, and Lorenz curves.
 
-A card is plain data; ``draw`` makes a figure one column wide. Knows numbers and names, not runs.
+A card is plain data; ``draw`` returns a figure one column wide. Does not depend on runs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _BLUE, _RUST = "#1d4f91", "#b8510b"
 _DOT = OrderStyle(_BLUE, "-", "o", "")
 _LETTER = 0.066
-"""Inches of a letter of a row's name."""
+"""Width of a letter of a row's name in inches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One value with its interval; ``hollow`` sets it apart without colour."""
+    """One value with its interval; ``hollow`` distinguishes it without colour."""
 
     value: float
     low: float = math.nan
@@ -78,7 +78,7 @@ def lorenz_card(title: str, curves: Sequence[tuple[str, Sequence[float], float]]
 
 
 def draw(card: Card) -> Figure:
-    """Draw a card; its margins are fixed, so that no layout is solved."""
+    """Draw a card with fixed margins, so that no layout solver runs."""
     with look():
         if isinstance(card, DotCard):
             names = [short_name(name, 24) for name, _ in card.rows]
@@ -92,7 +92,7 @@ def draw(card: Card) -> Figure:
 
 
 def _new_card(left: float, width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure without a ground and its panel, in inches."""
+    """Return a figure with transparent background and its panel; sizes in inches."""
     from matplotlib.figure import Figure
 
     below, above = 0.4, 0.08
@@ -128,7 +128,7 @@ def _draw_lorenz(panel: Axes, card: LorenzCard) -> None:
     panel.set(xlim=(0, 1), ylim=(0, 1))
     panel.locator_params(nbins=4)
     panel.set_xlabel("share of steps, easiest first")
-    panel.set_ylabel("share of the cost")
+    panel.set_ylabel("share of −Σ log q")
     panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0, handlelength=1.6)
 
 

@@ -1,6 +1,6 @@
 """The figures of a study by name, open to plug-ins, and the loop that draws them into a folder.
 
-A figure is a ``Recipe``: ``data(study)`` returns plain numbers, ``draw(data)`` knows only those numbers.
+A figure is a ``Recipe``: ``data(study)`` returns plain numbers, ``draw(data)`` depends on those alone.
 Recipes are imported on first use, and matplotlib only when something is drawn. A plug-in registers its recipe
 under the entry-point group ``orderlens.figures``.
 """
@@ -26,13 +26,13 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a figure is made.
+    """How a figure is computed and drawn.
 
     Attributes:
-        title: one line for people.
-        data: returns what the figure shows; raises UndefinedFigureError when the runs lack it.
+        title: one line above the figure.
+        data: returns the numbers of the figure; raises UndefinedFigureError when the runs lack it.
         draw: draws it; its argument may come from the JSON sidecar, where NaN is None.
-        traces: score, generate, ending, sweep or evaluate: what it reads of a replication; None reads all.
+        traces: runs of a replication that it reads: score, generate, ending, sweep or evaluate; None: all.
     """
 
     title: str
@@ -46,6 +46,8 @@ _PLACES = {
     "lorenz": "lorenz:RECIPE",
     "coherence": "coherence:RECIPE",
     "couplings": "couplings:RECIPE",
+    "census": "census:RECIPE",
+    "census-lattice": "census:LATTICE",
     "frontier": "frontier:RECIPE",
     "reveal-order": "reveal_order:RECIPE",
     "unmask": "unmask:RECIPE",
@@ -60,13 +62,13 @@ FIGURES: Registry[Recipe] = Registry(
     "figure",
     {name: f"orderlens.figures.{place}" for name, place in _PLACES.items()},
     entry_point_group="orderlens.figures",
-    check=lambda found: None if isinstance(found, Recipe) else "is no orderlens.figures.Recipe",
+    check=lambda found: None if isinstance(found, Recipe) else "is not an orderlens.figures.Recipe",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnFigure:
-    """One figure that was asked for: its files (the JSON last), or why there is none."""
+    """One requested figure: its files (the JSON last), or the reason why it was not drawn."""
 
     name: str
     title: str
@@ -88,10 +90,10 @@ def draw_figures(
     names: Iterable[str] | None = None,
     formats: Sequence[str] | None = None,
 ) -> list[DrawnFigure]:
-    """Draw figures into ``folder``, each with its data beside it; those the runs cannot fill say why.
+    """Draw figures into ``folder``, each with its data as JSON; a figure without data gives the reason.
 
-    With several models (or weights, block sizes, precisions) each gets a picture of its own, and the file
-    name says whose it is.
+    With several models (or weights, block sizes, precisions) there is one figure per model, and the file name
+    contains the model.
 
     Args:
         study: the runs.
@@ -150,11 +152,13 @@ def _draw_one(
 
 
 def _lacking(study: Study, traces: str | None) -> str:
-    """Return what the runs lack of the traces that a figure reads; empty where nothing."""
+    """Return which of a figure's traces the runs lack; empty if none."""
     if traces == "score" and not len(study.scored):
         return "nothing was scored: the run holds no fixed targets"
     if traces in ("generate", "ending", "sweep") and not len(study.generated):
         return "nothing was generated: the run holds no decoded paths"
+    if traces == "census" and "census" not in study.run.tables:
+        return "no census: 'orderlens census' evaluates all states of a span"
     if traces == "evaluate" and "verdicts" not in study.run.tables:
         return "nothing was graded: the run holds no verdicts"
     return ""

@@ -1,4 +1,4 @@
-"""The coherence section: how much log P/n moves with the order, beside the numerical noise floor."""
+"""Coherence: dependence of log P/n on the order, compared with the numerical noise floor."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def data(study: Study) -> dict[str, Any]:
 
 
 def _gaps(study: Study) -> list[dict[str, Any]]:
-    wide = side_by_side(study.one_by_one, "mean")
+    wide = side_by_side(study.one_token_per_pass, "mean")
     if REFERENCE not in wide.columns:
         return []
     others = [order for order in in_paper_order(wide.columns) if order != REFERENCE]
@@ -147,14 +147,14 @@ def _note(data: Mapping[str, Any], floor: float) -> str:
         cells = {item["scope"]: item for item in data["statistics"] if item["statistic"] == name}
         values = [f"{scope} {_shown(cell)}" for scope, cell in cells.items() if is_drawable(cell)]
         parts.append(f"{name}: {', '.join(values) or 'undefined'}")
-    beside = f"{floor:.1e} nats per token{_seen(data, floor)}" if math.isfinite(floor) else "not measured"
-    beside = "exactly 0" if floor == 0 else beside
-    parts.append(f"noise floor: {beside}; n = {data['n_sequences']} sequences")
-    return "\n".join(parts) + ". Hollow: the order sees the target, so its sum is no likelihood."
+    measured = f"{floor:.1e} nats per token{_seen(data, floor)}" if math.isfinite(floor) else "not measured"
+    measured = "exactly 0" if floor == 0 else measured
+    parts.append(f"noise floor: {measured}; n = {data['n_sequences']} sequences")
+    return "\n".join(parts) + ". Hollow: the order sees the target, so its sum of log q is not a likelihood."
 
 
 def _seen(data: Mapping[str, Any], floor: float) -> str:
-    """Say where the floor is in the figure: a band, unless that is thinner than the line at 0."""
+    """Return how the noise floor is drawn: a band, unless that is thinner than the line at 0."""
     widest = max((abs(centre(item["gap"])) for item in data["gaps"]), default=0.0)
     return " (grey band)" if floor > widest / 100 else " (thinner than the line at 0)"
 
@@ -164,4 +164,4 @@ def _shown(cell: Mapping[str, Any]) -> str:
     return f"{value:.3f}" if abs(value) >= 5e-4 else f"{value:.1e}"
 
 
-RECIPE = Recipe("Dependence of log P on the order, beside the noise floor", data, draw, "score")
+RECIPE = Recipe("Dependence of log P on the order, compared with the noise floor", data, draw, "score")

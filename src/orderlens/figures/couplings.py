@@ -1,4 +1,4 @@
-"""What committing together costs: couplings under their bound, the split of the loss, Var over passes."""
+"""Cost of committing several tokens per pass: couplings with their bound, parts of the loss and of Var."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.style import (
     GREY,
-    arms,
     centre,
+    error_lengths,
     footnote,
     interval,
     is_drawable,
@@ -65,7 +65,7 @@ def data(study: Study) -> dict[str, Any]:
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
-    """Draw the three panels; policies without a split or without parts are left out of theirs."""
+    """Draw the three panels; each leaves out policies without values."""
     with look():
         loss = [row for row in data["loss"] if is_drawable(row["of_coupling"])]
         var = _aligned(data["var"], loss)
@@ -79,13 +79,13 @@ def draw(data: Mapping[str, Any]) -> Figure:
         footnote(
             figure,
             "C = log p(set | revealed) − Σ log p(token | revealed). Grey: Σ H − max H, which bounds its mean "
-            "over texts that the model writes.\nThin arms at C: mean range over the paths through a set.",
+            "over texts that the model writes.\nThin bars at C: mean range over the paths through a set.",
         )
     return figure
 
 
 def _aligned(rows: list[Mapping[str, Any]], loss: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the parts of Var in the rows of the loss; nothing where no policy with sets has them."""
+    """Return the parts of Var in the row order of the loss; empty if no policy with sets has them."""
     by_order = {row["order"]: row for row in rows}
     found = [by_order[row["order"]] for row in loss]
     return found if any(is_drawable(row["inside"]) and centre(row["inside"]) > 0 for row in found) else []
@@ -95,7 +95,7 @@ def _draw_groups(panel: Axes, groups: list[Mapping[str, Any]]) -> None:
     places = range(len(groups))
     panel.plot(places, [centre(g["bound"]) for g in groups], "s--", color=_BOUND, label="entropy bound")
     for place, group in zip(places, groups, strict=True):
-        below, above = arms(group["coupling"])
+        below, above = error_lengths(group["coupling"])
         value, half = centre(group["coupling"]), centre(group["incoherence"]) / 2
         panel.errorbar(place, value, yerr=half, color=_COUPLING, elinewidth=0.7, capsize=2)
         panel.errorbar(place, value, yerr=[[below], [above]], fmt="o", color=_COUPLING, elinewidth=1.6)
@@ -110,7 +110,7 @@ def _draw_groups(panel: Axes, groups: list[Mapping[str, Any]]) -> None:
 
 def _draw_loss(panel: Axes, rows: list[Mapping[str, Any]]) -> None:
     for place, row in enumerate(rows):
-        below, above = arms(row["loss"])
+        below, above = error_lengths(row["loss"])
         for name, shift, color in (("of_order", -0.18, _ORDER), ("of_coupling", 0.18, _COUPLING)):
             panel.barh(place + shift, centre(row[name]), height=0.32, color=color)
         panel.errorbar(
@@ -140,7 +140,7 @@ def _draw_var(panel: Axes, rows: list[Mapping[str, Any]]) -> None:
     panel.axvline(0, color=GREY, linewidth=0.7)
     _rows(panel, rows)
     panel.set_yticklabels([])
-    panel.set_xlabel("Var, one by one (nats²)")
+    panel.set_xlabel("Var, one token per pass (nats²)")
     _legend(panel)
 
 
@@ -163,4 +163,4 @@ def _rows(panel: Axes, rows: list[Mapping[str, Any]]) -> None:
     panel.tick_params(axis="y", length=0)
 
 
-RECIPE = Recipe("What committing together costs", data, draw)
+RECIPE = Recipe("Cost of committing several tokens per pass", data, draw)

@@ -1,4 +1,4 @@
-"""Fig. 1a: every order on the plane of mean log q and Var, with Gini and argmax accuracy beside it."""
+"""Fig. 1a: mean log q and Var of every order, with Gini and argmax accuracy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orderlens.figures.style import (
     rows,
     short,
 )
-from orderlens.metrics.coherence import settled
+from orderlens.metrics.coherence import tied_ranks
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.rules.cards import is_random
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from orderlens.analysis.study import Study
 
 COLUMNS = ("mean", "var", "gini_block0", "argmax_accuracy")
-"""The six orders of the paper's figure, over which its Spearman correlation is taken."""
+"""The statistics of the figure."""
 
 
 def data(study: Study) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _rho(points: list[dict[str, Any]], wanted: tuple[str, ...] | None = None) ->
     if wanted is not None and len(used) < len(wanted):
         return float("nan")
     var, mean = ([item[name]["value"] for item in used] for name in ("var", "mean"))
-    return rank_correlation(var, settled(mean))
+    return rank_correlation(var, tied_ranks(mean))
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
@@ -117,7 +117,7 @@ def _note(data: Mapping[str, Any]) -> str:
         parts.append(f"{short(rho['paper_six'])} over the paper's six")
     text = ", ".join(parts) + f"; n = {data['n_sequences']} sequences, bars: 95 % intervals."
     if any(item["kind"] == "target-aware" for item in data["points"]):
-        text += "\nHollow: the order sees the target, so its sum of log q is no likelihood."
+        text += "\nHollow: the order sees the target, so its sum of log q is not a likelihood."
     return text
 
 

@@ -11,8 +11,8 @@ from orderlens.analysis.frontier import EOS_SHARE, ladder_of, log_axis, measures
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.style import (
-    arms,
     centre,
+    error_lengths,
     footnote,
     interval,
     is_drawable,
@@ -68,7 +68,7 @@ def data(study: Study) -> dict[str, Any]:
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
-    """Draw the panels, three in a row, and one legend for all; a measure that never varies is only named.
+    """Draw the panels, three in a row, with one legend; a constant measure appears only in the footnote.
 
     Measures whose policies are all equally fast are left out: there is no frontier in them.
     """
@@ -90,9 +90,9 @@ def draw(data: Mapping[str, Any]) -> Figure:
             axis.set_axis_off()
         handles, names = _handles(axes[0], {family: looks[family] for family in families})
         figure.legend(handles, names, loc="outside upper center", ncols=min(3, len(families)), fontsize=6.8)
-        note = "Arms: intervals over prompts. Filled: no other policy is as good with as few passes."
-        alike = "; ".join(f"{panel['measure']}: {min(_values(panel)):g} %" for panel in same)
-        footnote(figure, f"{note}\nThe same under every policy: {alike}." if alike else note)
+        note = "Error bars: intervals over prompts. Filled: on the Pareto front of quality and passes."
+        constant = "; ".join(f"{panel['measure']}: {min(_values(panel)):g} %" for panel in same)
+        footnote(figure, f"{note}\nThe same under every policy: {constant}." if constant else note)
     return figure
 
 
@@ -105,14 +105,14 @@ def _values(panel: Mapping[str, Any]) -> set[float]:
 
 
 def _family(order: str, ladder: Sequence[str]) -> str:
-    """Return the family; the ladder is one, its rung of one token per pass included."""
+    """Return the family; the ladder is one family, including its rung of one token per pass."""
     return family_of(ladder[-1]) if order in ladder else family_of(order)
 
 
 def _looks(families: Sequence[str]) -> dict[str, Look]:
     """Return colours and markers: an order's own, and for policies those that no order in the figure has.
 
-    Colours and markers change together; where that comes round, markers are moved on against the colours.
+    Both change from policy to policy; after a full period the markers are shifted against the colours.
     """
     orders = order_styles(name for name in families if "+" not in name)
     looks = {name: (style.color, style.marker) for name, style in orders.items()}
@@ -141,8 +141,8 @@ def _draw_panel(
             axis.errorbar(
                 x,
                 y,
-                xerr=[[arm] for arm in arms(point["tokens_per_pass"])],
-                yerr=[[arm] for arm in arms(point["quality"])],
+                xerr=[[arm] for arm in error_lengths(point["tokens_per_pass"])],
+                yerr=[[arm] for arm in error_lengths(point["quality"])],
                 fmt=marker,
                 color=color,
                 markersize=4.8,

@@ -1,4 +1,4 @@
-"""The theory section: noise fitted to argmax hits, and what uneven confidence costs under it beside Var."""
+"""Theory: noise fitted to argmax hits, and the cost of uneven confidence under it, compared with Var."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ CURVE_POINTS = 61
 def data(study: Study) -> dict[str, Any]:
     """Return the fit of σ and k, binned hits, and per trace Var and the exact Jensen loss at the fitted σ.
 
-    The fit takes deployable orders only, or those that are not installed here where there are no others: an
-    oracle's hits are chosen by looking at the target.
+    The fit uses deployable orders only (if there are none: orders that are not installed here), because an
+    oracle chooses its hits by looking at the target.
     """
     frame = study.scored
     if not len(frame):
@@ -237,14 +237,15 @@ def _note(data: Mapping[str, Any]) -> str:
         f"{orders}, {data['n_sequences']} sequences: σ = {real(data['sigma']):.2f} "
         f"[{low:.2f}, {high:.2f}] with k = {real(data['k']):.1f} equal competitors; "
         f"{k_one}; p of misfit {_p(data['p_misfit'])}.\n"
-        "(b) exact loss n·g(mean) − Σ g(log q) at the fitted σ with k = 1; above σ₀ unevenness can pay "
-        "(values below 0).\nA target with q > ½ is always the argmax, which no fit with k = 1 can say."
+        "(b) exact loss n·g(mean) − Σ g(log q) at the fitted σ with k = 1; above σ₀ uneven confidence "
+        "can help (values below 0).\n"
+        "With q > ½ the target is always the argmax; no fit with k = 1 can express it."
     )
 
 
 def _p(value: Any) -> str:
     number = real(value)
-    return "< .001" if number < 0.001 else short(number, 2)
+    return "< 0.001" if number < 0.001 else short(number, 2)
 
 
 RECIPE = Recipe("Uniform spreading: fitted noise and the cost of uneven confidence", data, draw, "score")

@@ -1,4 +1,4 @@
-"""Fig. 1b: how a block's self-information is shared among its steps, per order."""
+"""Fig. 1b: distribution of a block's self-information over its steps, per order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
-    """Draw the curves under the diagonal and, beside them, how far under it they run."""
+    """Draw the Lorenz curves (left) and their distance below the diagonal (right)."""
     with look():
         figure, (whole, depth) = new_figure(1, 2, height=2.9)
         steps = np.linspace(0, 1, data["length"] + 1)

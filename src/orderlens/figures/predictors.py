@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """How a number is drawn: its name, marker, colour (none of them an order's), and whether it is filled."""
+    """How a number is drawn: name, marker, colour and filling; no order uses these colours and markers."""
 
     label: str
     marker: str
@@ -35,11 +35,11 @@ PREDICTORS = {
 }
 CONTROLS = {
     "alone": ((), Mark("Var alone", "o", "#44337a", False)),
-    "given_length": (("n",), Mark("length held", "D", "#8a8a8a", False)),
-    "given_mean": (("mean",), Mark("mean log q held", "s", "#1f8a99", False)),
-    "given_both": (("mean", "n"), Mark("both held", "o", "#44337a")),
+    "given_length": (("n",), Mark("length controlled", "D", "#8a8a8a", False)),
+    "given_mean": (("mean",), Mark("mean log q controlled", "s", "#1f8a99", False)),
+    "given_both": (("mean", "n"), Mark("both controlled", "o", "#44337a")),
 }
-"""Predictors held fixed beside Var, and the mark."""
+"""Predictors that are controlled for, and the mark."""
 
 
 def auroc_data(study: Study) -> dict[str, Any]:
@@ -65,17 +65,17 @@ def effect_data(study: Study) -> dict[str, Any]:
 
 
 def draw_aurocs(data: Mapping[str, Any]) -> Figure:
-    """Draw three marks per order; one half is a coin."""
+    """Draw three marks per order; the line at one half is chance level."""
     note = "Correct against incorrect answers under one order, seeds pooled. Bars: 95 % intervals."
     return _draw(data, "auroc", PREDICTORS, 0.5, "AUROC", note, height=0.34, gap=0.22)
 
 
 def draw_effects(data: Mapping[str, Any]) -> Figure:
-    """Draw four marks per order; left of 0 lower Var goes with correct answers."""
+    """Draw four marks per order; left of 0, answers with lower Var are more often correct."""
     marks = {name: mark for name, (_, mark) in CONTROLS.items()}
     note = (
         "Logistic regression on normal scores, errors clustered by item; bars: 95 % intervals. "
-        "Left of 0: lower Var goes with correct answers."
+        "Left of 0: answers with lower Var are more often correct."
     )
     return _draw(data, "effect", marks, 0.0, "log-odds per sd of Var", note, height=0.42, gap=0.2)
 

@@ -1,6 +1,6 @@
-"""Where each order is at each step of block 0, as heat maps, with its closeness to left-to-right.
+"""Positions that each order reveals at each step of block 0, as heat maps, and closeness to left-to-right.
 
-``first_blocks`` and what belongs to it read one block of every generated text, reveal by reveal.
+``first_blocks`` and ``ending_blocks`` read one block of every generated text, reveal by reveal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BlockPath:
     """One block of one trace in reveal order, n reveals.
 
     Attributes:
-        sample_id: whose text it is.
+        sample_id: id of the text.
         order: the order's label.
         block: which block, from 0.
         offsets: places counted from the block's first decoded position [n].
@@ -76,7 +76,7 @@ def _blocks(
     chosen = frame.sort_values("seed", kind="stable").drop_duplicates(keys).sort_index()
     out = []
     columns = ["block", "position", "token_id", "logq"]
-    for row, traces, rows in picked_traces(study.run, study.every, chosen.index, columns):
+    for row, traces, rows in picked_traces(study.run, study.all_traces, chosen.index, columns):
         found = {name: traces.columns[name][rows] for name in columns}
         wanted = which(found["block"], traces.eos[rows])
         inside = found["block"] == wanted
@@ -103,8 +103,8 @@ def _blocks(
 
 
 SHAPES = ("spearman_l2r_block0", "local_arness_block0", "global_arness_block0", "concordance_block0")
-ABREAST = 4
-"""Orders side by side: the headings of more would run into each other."""
+ORDERS_PER_ROW = 4
+"""Maximum number of orders side by side; the headings of more would overlap."""
 _KINDS = (("content_share", "Blues", "content"), ("eos_share", "Purples", "EOS"))
 
 
@@ -142,7 +142,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
     """Draw one column per order, four side by side; a second row for EOS reveals when there are any."""
     with look():
         kinds = [kind for kind in _KINDS if _any(data, kind[0])]
-        maps, columns = data["maps"], min(len(data["maps"]), ABREAST)
+        maps, columns = data["maps"], min(len(data["maps"]), ORDERS_PER_ROW)
         bands = [maps[first : first + columns] for first in range(0, len(maps), columns)]
         rows = len(kinds) * len(bands)
         figure, panels = new_figure(
@@ -165,7 +165,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
 def _draw_line(
     figure: Figure, line: Sequence[Axes], band: Sequence[Mapping[str, Any]], kind: tuple[str, ...], width: int
 ) -> None:
-    """Draw what one kind of token does under the orders of a band; places without an order stay empty."""
+    """Draw the shares of one kind of token for the orders of a band; unused panels stay empty."""
     name, cmap, label = kind
     for panel, item in zip(line, band, strict=False):
         image = _heat(panel, np.array(item[name], np.float64), cmap, width)
@@ -222,4 +222,4 @@ def _note(data: Mapping[str, Any]) -> str:
     )
 
 
-RECIPE = Recipe("Where each order is at each step of block 0", data, draw, "generate")
+RECIPE = Recipe("Positions revealed at each step of block 0, per order", data, draw, "generate")

@@ -1,7 +1,7 @@
-"""Write a figure as SVG, PNG and PDF with its data as JSON beside it, and a table in all its forms.
+"""Write a figure as SVG, PNG and PDF with its data as JSON, and a table in all formats.
 
-The same figure gives the same bytes on the same matplotlib: no dates, fixed ids. The JSON holds what was
-drawn, so that a figure can be checked or redrawn without the run. This module does not know what it saves.
+The same figure gives the same bytes with the same matplotlib: no dates, fixed ids. The JSON holds the drawn
+numbers, so that a figure can be checked or redrawn without the run. Does not depend on any particular figure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from orderlens.common.files import replacing, write_text
 from orderlens.common.plaintext import plain
 from orderlens.errors import UserInputError
-from orderlens.figures.style import look
+from orderlens.figures.style import RC, look
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ def save_figure(
 
     Args:
         figure: a matplotlib figure.
-        data: what the figure shows: numbers, strings, lists, arrays and mappings of them.
+        data: the figure's data: numbers, strings, lists, arrays and mappings of them.
         folder: created when missing.
         name: file name without suffix.
         formats: the picture formats wanted, out of :data:`FORMATS`.
@@ -71,11 +71,15 @@ _IDS = re.compile(r'(?<=id=")[a-z][0-9a-f]{10}(?=")|(?<=#)[a-z][0-9a-f]{10}(?=["
 def svg_text(figure: Figure) -> str:
     """Return a figure as SVG.
 
-    Ids are numbered: matplotlib hashes clip boxes, whose last bits the layout solver does not repeat.
+    Ids are numbered: matplotlib hashes clip boxes, whose last bits the layout solver does not repeat. The
+    canvas is called directly, because ``savefig`` first draws everything once without output.
     """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     out = io.StringIO()
+    figure.set_dpi(RC["savefig.dpi"])
     with look():
-        figure.savefig(out, format="svg", metadata=_METADATA["svg"])
+        FigureCanvasSVG(figure).print_svg(out, metadata=_METADATA["svg"])  # type: ignore[no-untyped-call]
     names: dict[str, str] = {}
     return _IDS.sub(lambda found: names.setdefault(found[0], f"id{len(names)}"), out.getvalue())
 
@@ -87,10 +91,10 @@ def save_data(data: Mapping[str, Any], path: Path) -> Path:
 
 
 def save_table(folder: Path, table: Table) -> None:
-    """Write one table as text, CSV, LaTeX and JSON, with the paper's values beside ours."""
-    from orderlens.analysis import as_json, beside_paper, render
+    """Write one table as text, CSV, LaTeX and JSON, with the paper's values next to ours."""
+    from orderlens.analysis import as_json, render, with_paper_values
 
-    full = beside_paper(table)
+    full = with_paper_values(table)
     for form, suffix in {"text": "txt", "csv": "csv", "latex": "tex"}.items():
         write_text(folder / f"{table.name}.{suffix}", render([full], form))
     save_data(as_json(full), folder / f"{table.name}.json")

@@ -1,8 +1,8 @@
-"""One look for every figure: an order keeps its colour, line style and marker throughout the product.
+"""One style for every figure: an order has the same colour, line style and marker in all figures.
 
-Colours differ under the common colour-vision deficiencies and step through lightness, and no two orders share
-a marker, so that a figure still reads in grey. Points with intervals, and rows of them, are drawn here too.
-This module knows the cards of orders, not runs or metrics.
+Colours differ under the common colour-vision deficiencies and in lightness, and no two orders share a marker,
+so that a figure is readable in greyscale. Also draws points with intervals, and rows of them. Depends on the
+cards of orders, not on runs or metrics.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Interval = dict[str, Any]
 
 
 def interval(cell: Cell) -> Interval:
-    """Return an estimate as ``{value, low, high, n}``; anything that is no estimate is undefined."""
+    """Return an estimate as ``{value, low, high, n}``; any other cell as undefined."""
     if not isinstance(cell, Estimate):
         return {"value": math.nan, "low": math.nan, "high": math.nan, "n": 0}
     return {"value": cell.value, "low": cell.low, "high": cell.high, "n": cell.n}
 
 
 def real(value: Any) -> float:
-    """Return a number of the sidecar as a float: None is NaN."""
+    """Return a number from the JSON file as a float; None becomes NaN."""
     return math.nan if value is None else float(value)
 
 
@@ -42,7 +42,7 @@ def centre(cell: Mapping[str, Any]) -> float:
     return real(cell["value"])
 
 
-def arms(cell: Mapping[str, Any]) -> tuple[float, float]:
+def error_lengths(cell: Mapping[str, Any]) -> tuple[float, float]:
     """Return how far an interval reaches below and above its value; 0 where it has no ends."""
     value, low, high = (real(cell[name]) for name in ("value", "low", "high"))
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -56,13 +56,12 @@ def is_drawable(cell: Mapping[str, Any]) -> bool:
 
 
 def short(value: Any, digits: int = 2) -> str:
-    """Return a number without its leading zero, as in ``.62`` and ``−.05``; a dash when undefined."""
+    """Return a number as ``0.62`` or ``−0.05`` with a true minus sign; a dash if undefined."""
     number = real(value)
     if not math.isfinite(number):
         return "–"
     text = f"{abs(number):.{digits}f}"
-    sign = "−" if number < 0 and float(text) != 0 else ""
-    return sign + (text[1:] if text.startswith("0.") else text)
+    return f"−{text}" if number < 0 and float(text) != 0 else text
 
 
 Line = str | tuple[int, tuple[float, ...]]
@@ -144,9 +143,9 @@ WIDTH_TEXT = 6.8
 def order_style(order: str) -> OrderStyle:
     """Return the style of an order's label; ``random:3`` looks like ``random``.
 
-    The marker is the card's and the colour goes by its rank; where the card leaves them open, a spare look is
-    taken that depends on the id alone. A policy has its order's colour and a spare marker by its label, which
-    another policy may share: a figure asks ``order_styles``.
+    The marker comes from the order's card and the colour from its rank. If the card has none, a spare style
+    is chosen by the id alone. A policy has its order's colour and a spare marker chosen by its label. Two
+    policies may share that marker, so figures call ``order_styles``.
     """
     card = order_card(order)
     turn = sum(base_name(order).encode())
@@ -162,10 +161,10 @@ def order_style(order: str) -> OrderStyle:
 
 
 def order_styles(orders: Iterable[str]) -> dict[str, OrderStyle]:
-    """Return the styles of one figure: no two policies look alike, as far as there are looks.
+    """Return the styles of one figure; no two policies share a style as long as there are spare ones.
 
-    An order keeps its own. A policy whose marker is taken gets a spare one, and when these run out a spare
-    one in another colour. This depends on which labels the figure has, not on their succession.
+    An order keeps its own style. A policy whose marker is in use gets a spare marker, then a spare marker in
+    another colour. The result depends on the set of labels, not on their sequence.
     """
     labels = in_paper_order(orders)
     found = {order: order_style(order) for order in labels if not is_variant(order)}
@@ -211,7 +210,7 @@ def ramp(count: int) -> list[tuple[str, Line]]:
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Apply the product's matplotlib settings inside the block and nowhere else."""
+    """Apply our matplotlib settings inside the block only."""
     import matplotlib as mpl
 
     with mpl.rc_context(RC):
@@ -249,7 +248,7 @@ def point(
     *,
     hollow: bool = False,
 ) -> None:
-    """Draw one order's point; intervals become thin arms, and ``hollow`` leaves the marker empty."""
+    """Draw one order's point; intervals become error bars, and ``hollow`` leaves the marker empty."""
     if any(isinstance(item, Mapping) and not is_drawable(item) for item in (x, y)):
         return
     panel.errorbar(
@@ -271,7 +270,7 @@ def point(
 def rows(
     panel: Axes, orders: Sequence[str], cells: Sequence[Mapping[str, Any]], hollow: Sequence[bool]
 ) -> None:
-    """Draw one point per row, the first order on top; the row labels are the caller's."""
+    """Draw one point per row, the first order on top; the caller writes the row labels."""
     styles = order_styles(orders)
     for place, (order, cell, empty) in enumerate(zip(orders, cells, hollow, strict=True)):
         point(panel, styles[order], cell, float(place), hollow=empty)
@@ -286,7 +285,7 @@ def row_labels(panel: Axes, orders: Sequence[str]) -> None:
 
 
 def log_scale(panel: Axes) -> None:
-    """Make the x axis logarithmic, with powers of ten as plain text: parsing formulas takes half a second."""
+    """Make the x axis logarithmic, with powers of ten as plain text, because mathtext is slow."""
     panel.set_xscale("log")
     panel.xaxis.set_major_formatter(lambda value, _: f"10{_raised(round(math.log10(value)))}")
 
@@ -309,5 +308,5 @@ def _place(item: Mapping[str, Any] | float) -> float:
 def _error(item: Mapping[str, Any] | float) -> list[list[float]] | None:
     if not isinstance(item, Mapping):
         return None
-    below, above = arms(item)
+    below, above = error_lengths(item)
     return [[below], [above]]

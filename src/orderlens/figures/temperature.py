@@ -12,8 +12,8 @@ from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.style import (
     OrderStyle,
-    arms,
     centre,
+    error_lengths,
     footnote,
     interval,
     is_drawable,
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from orderlens.analysis.study import Study
 
 PANELS = (
-    ("external_ppl", "median external perplexity", "log"),
+    ("external_ppl_whole", "median external perplexity", "log"),
     ("var", "Var(log q) (nats²)", "log"),
     ("content_mean", "content mean log q (nats)", "linear"),
     ("eos_fraction", "EOS fraction", "linear"),
 )
 HIGH_TEMPERATURE = paper.number("high_temperature")
-"""From here on the paper sees all orders collapse and leaves them out of comparisons."""
+"""From this temperature on the paper reports that all orders collapse, and excludes them from comparisons."""
 COLLAPSED_PPL = paper.number("collapsed_ppl")
 
 
@@ -67,10 +67,10 @@ def _collapsed_from(series: Mapping[str, list[dict[str, Any]]]) -> float:
         item["temperature"]
         for points in series.values()
         for item in points
-        if is_drawable(item["external_ppl"]) and item["external_ppl"]["value"] <= COLLAPSED_PPL
+        if is_drawable(item["external_ppl_whole"]) and item["external_ppl_whole"]["value"] <= COLLAPSED_PPL
     ]
     known = sorted({item["temperature"] for points in series.values() for item in points})
-    measured = any(is_drawable(item["external_ppl"]) for points in series.values() for item in points)
+    measured = any(is_drawable(item["external_ppl_whole"]) for points in series.values() for item in points)
     above = [value for value in known if value > max(low_enough, default=-math.inf)]
     return above[0] if measured and above else math.nan
 
@@ -86,7 +86,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
             if name == "eos_fraction":
                 top = max(panel.get_ylim()[1], 0.05)
                 panel.set_ylim(-0.04 * top, top)
-            _band(panel, data, label_it=name == "external_ppl")
+            _band(panel, data, label_it=name == "external_ppl_whole")
         for panel in panels[2:]:
             panel.set_xlabel("temperature")
         panel_letters(panels)
@@ -99,7 +99,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
 
 
 def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
-    """Draw one quantity and tell whether there was any."""
+    """Draw one quantity; return whether there was any value."""
     any_drawn = False
     count = len(data["series"])
     styles = order_styles(item["order"] for item in data["series"])
@@ -112,7 +112,7 @@ def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
         panel.errorbar(
             [point["temperature"] for point in warm],
             [centre(point[name]) for point in warm],
-            yerr=list(zip(*[arms(point[name]) for point in warm], strict=True)) if warm else None,
+            yerr=list(zip(*[error_lengths(point[name]) for point in warm], strict=True)) if warm else None,
             color=style.color,
             linestyle=(0, (1, 1.5)) if variant else style.linestyle,
             marker=style.marker,
@@ -132,7 +132,7 @@ def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
 
 
 def _greedy_mark(panel: Axes, x: float, y: float, style: OrderStyle, *, hollow: bool) -> None:
-    """Mark a value at T = 0 by the order's own shape, which grey print keeps apart, with a dark outline."""
+    """Mark a value at T = 0 with the order's marker (readable in greyscale) and a dark outline."""
     look_of_mark: dict[str, Any] = {
         "markersize": 6.8,
         "markeredgecolor": "black",
@@ -173,7 +173,7 @@ def _note(data: Mapping[str, Any]) -> str:
         else "here not every order's median exceeds 1,000 at any T"
     )
     if data["evaluator"] is None:
-        here = "whether this run has one is not known"
+        here = "without external perplexity it cannot be located in this run"
     band = f"Grey: T ≥ {data['high_temperature']:g}, the paper's high-temperature regime; {here}."
     hottest = max(point["temperature"] for item in data["series"] for point in item["points"])
     if hottest < data["high_temperature"]:

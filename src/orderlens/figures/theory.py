@@ -1,7 +1,7 @@
 """Figures of the uniform-spreading theory: one data function and one drawing function each.
 
-The data functions return plain arrays, which are tested and saved beside the picture; the drawing functions
-only draw them. Nothing here reads a run.
+The data functions return plain arrays, which are tested and saved with the figure; the drawing functions
+only draw them. Does not read runs.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def draw_curvature(data: Mapping[str, Any]) -> Figure:
         label = f"σ = {data['sigma'][i]:g}"
         left.plot(data["q"], data["g"][i], color=color, linestyle=dash, label=label)
         right.plot(data["q"], data["g_second"][i], color=color, linestyle=dash, label=label)
-    left.set(ylim=(-10, 0.3), ylabel="g = log f  (nats)", title="log-chance to win the argmax")
+    left.set(ylim=(-10, 0.3), ylabel="g = log f  (nats)", title="log-probability of being the argmax")
     right.set_yscale("symlog", linthresh=0.1, linscale=0.5)
     right.axhspan(0, 1e3, color="#f4e3d3", zorder=0, linewidth=0)
     right.axhline(0, color=_INK, linewidth=0.8)
@@ -173,7 +173,7 @@ def draw_critical(data: Mapping[str, Any]) -> Figure:
 
 
 def draw_variance(data: Mapping[str, Any]) -> Figure:
-    """Draw log A against Var at one mean: families that Var ranks the wrong way round."""
+    """Draw log A against Var at one mean, for families of profiles that Var ranks in the wrong order."""
     figure, (axes,) = new_figure(width=WIDTH_TEXT * 0.62, height=3.0)
     looks = (("-", "o", _RED), ("--", "s", _BLUE), ("none", ".", "#9a9a9a"))
     for (name, family), (dash, marker, color) in zip(data["families"].items(), looks, strict=True):

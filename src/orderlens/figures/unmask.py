@@ -1,8 +1,8 @@
 """Fig. 2: reveal numbers over the tokens of a block, for four texts chosen by rule.
 
-The rules look at one order's paths (max-prob) and always pick the same texts from the same run: at block 0,
-and for the EOS rules at the block in which a text ends. Tokens are shown by the text stored in the run's
-``tokens`` table, or by id where there is none.
+The rules compare the paths of one order (max-prob) and are deterministic. They read block 0; the EOS rules
+read the block in which a text ends. Tokens are shown by their text in the run's ``tokens`` table, or by id if
+the run has no such table.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 ORDER = "max-prob"
 LOCAL = 4
-"""Places by which a reveal may miss its left-to-right turn and still count as a local swap."""
+"""Maximum displacement from left-to-right order, in positions, that counts as a local swap."""
 
 
 STRONG = 3
-"""Steps from which a run of EOS reveals counts as a cascade."""
+"""Minimum number of consecutive EOS reveals that counts as a cascade."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the rules look at."""
+    """Properties of a path that the rules compare."""
 
     path: BlockPath
     rho: float
@@ -56,7 +56,7 @@ class Shape:
         kinds = path.eos.astype(int)
         return cls(
             path,
-            spearman_l2r(path.offsets[content]),
+            spearman_l2r(path.offsets[~path.eos]),
             eos_cascade(path.offsets, path.eos, content),
             displaced,
             int(np.abs(np.diff(kinds)).sum()),
@@ -69,7 +69,7 @@ class Shape:
 
     @property
     def early_eos(self) -> bool:
-        """Whether content follows an EOS reveal: the tail was sealed before the text was written."""
+        """Whether content is revealed after an EOS: the end was fixed before the text was complete."""
         eos, content = np.flatnonzero(self.path.eos), np.flatnonzero(self.path.content)
         return bool(len(eos) and len(content) and eos[0] < content[-1])
 
@@ -101,13 +101,13 @@ def choose(shapes: Sequence[Shape], ending: Sequence[Shape]) -> dict[str, Shape 
     nearest = _best(content or [item for item in whole if item.rho == item.rho], lambda item: item.rho)
     mixed = [item for item in _ranked(ending) if item.path.content.any()]
     sealed = [item for item in mixed if item.cascade.length >= STRONG]
-    # A tail sealed before the text is written comes first; only then the length counts.
+    # Prefer an end that was fixed before the text was complete; then compare lengths.
     strong = _best(sealed, lambda item: (item.early_eos, item.cascade.length))
     rest = [item for item in mixed if item is not strong]
     mild = _best(rest, lambda item: (item.early_eos, item.switches, -item.cascade.length))
     swapped = [item for item in content if item is not nearest and item.displaced > 0]
     local = [item for item in swapped if item.displaced <= LOCAL]
-    # Most swaps while all of them stay local; failing that, the least disorderly text that is left.
+    # Prefer most swaps among texts whose swaps are all local; otherwise the text closest to left-to-right.
     swaps = _best(local, lambda item: -item.rho) or _best(swapped, lambda item: item.rho)
     return {
         "nearest to left-to-right": nearest,
@@ -126,7 +126,7 @@ def _best(items: Sequence[Shape], score: Callable[[Shape], Any]) -> Shape | None
 
 
 def token_pieces(study: Study) -> dict[int, str]:
-    """Return the text of each token id that the run knows; empty when it stores none."""
+    """Return the text of each token id that the run stores; empty if it stores none."""
     try:
         table = study.run.table("tokens").to_arrow(["token_id", "piece"])
     except UnknownNameError:
@@ -177,7 +177,7 @@ MAX_LETTERS = 14
 
 @dataclass(frozen=True, slots=True)
 class TokenKind:
-    """How a kind of token looks: filling, edge, letters, and dashes so that grey print keeps them apart."""
+    """How a kind of token is drawn: fill, edge, letters, and dashes to distinguish kinds in greyscale."""
 
     fill: str
     edge: str
@@ -307,9 +307,8 @@ def _heading(panel: Axes, letter: str, item: Mapping[str, Any], top: float) -> N
 def _legend(panel: Axes, data: Mapping[str, Any]) -> None:
     from matplotlib.patches import Rectangle
 
-    title = (
-        f"{display_name(data['order'])}, T = {real(data['temperature']):g}: circles count a block's reveals"
-    )
+    temperature = f"T = {real(data['temperature']):g}"
+    title = f"{display_name(data['order'])}, {temperature}: circles number the reveals of a block"
     panel.text(_MARGIN, 0.15, title, fontsize=7.5, va="center")
     left = WIDTH_TEXT - _MARGIN - sum(_legend_width(kind) for kind in KINDS.values()) + _LEGEND_GAP
     for kind in KINDS.values():

@@ -1,1 +1,1 @@
-"""Every Triton kernel, and what it asks of a GPU. Imported only when a CUDA device is used."""
+"""All Triton kernels and their GPU requirements. Imported only when a CUDA device is used."""

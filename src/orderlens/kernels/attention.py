@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Attention of windows over their cached prefix (paged) and themselves.
 
-One program handles all query heads that share a key/value head: with 4 heads of 32 positions that is a tile
-of 128 queries against every key read once. Long prefixes are cut into splits that run side by side and are
-merged by a second kernel in a fixed order. The loop ends at each window's own start, so a long batch mate
-costs nothing.
+One program handles all query heads that share a key/value head: with 4 heads of 32 positions, 128 queries
+share one read of every key. Long prefixes are split into parts that run in parallel; a second kernel merges
+them in a fixed order. The loop ends at each window's start, so a longer sequence in the batch does not slow a
+window down.
 
 Shape letters: N windows, W positions of a window, T = N·W tokens, H query heads, K key/value heads, D head
 width, S splits; pages hold [K, PAGE, D] each.
@@ -22,16 +22,17 @@ from orderlens.kernels.shapes import PAGE, CachedPages, HeadShape, WindowBatch
 LOG2_E = 1.4426950408889634
 BLOCK_KEYS = 64
 MOST_QUERIES, FEW_WINDOWS, FEW_QUERIES = 128, 8, 64
-"""Queries of a program at most, heads that share keys side by side; of up to so many windows with
-short prefixes, which leave most of a GPU idle, fewer. A long prefix would be read once more for that."""
+"""Maximum queries of a program (over the heads that share keys). Up to FEW_WINDOWS windows with short
+prefixes leave most of a GPU idle, so they use FEW_QUERIES. With long prefixes this would read the keys
+twice."""
 TARGET_PROGRAMS = 264
 """Two per multiprocessor of a large Hopper GPU."""
 KEYS_PER_SPLIT = 512
-"""Shorter splits would spend more on merging than they gain."""
+"""Minimum keys per split: for shorter ones merging costs more than the split saves."""
 
 
 def split_count(n_programs: int, longest_start: int) -> int:
-    """Return into how many parts (a power of two) the prefix is cut."""
+    """Return the number of parts (a power of two) into which the prefix is split."""
     wanted = min(TARGET_PROGRAMS // max(1, n_programs), longest_start // KEYS_PER_SPLIT, 64)
     return 1 << max(0, wanted.bit_length() - 1)
 
@@ -78,10 +79,10 @@ def _attend_kernel(
 
     Reads qk [T, H + K, D] (queries, then the window's own keys), fused [T, (H + 2K)·D] (its values, in
     place), packed [N, …] (cache row, start and width of a window) and the paged cache through table [row,
-    page number]. Writes out [T, H·D] when the prefix is not split; else the unnormalised sums part_acc
+    page number]. Writes out [T, H·D] if the prefix is not split; else the unnormalised sums part_acc
     [T·H·S, D] with part_top and part_mass [T·H·S] for ``_merge_kernel``. A tile's rows are (head of the
-    group, position): heads that share keys stand side by side, so each key is read once for all of them.
-    The window's own keys belong to the last split, and come first: they do not wait for the table.
+    group, position), so that each key is read once for all heads that share it. The window's own keys belong
+    to the last split and are processed first, because they need no table lookup.
     """
     window, kv, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     tile, split = part // SPLITS, part % SPLITS
@@ -160,7 +161,7 @@ def attend(
         pool: the cache.
         index: layer.
         config: shape.
-        splits: parts the prefix is cut into.
+        splits: number of parts of the prefix.
     """
     group, D = config.n_heads // config.n_kv_heads, config.head_width
     tokens, device = len(fused_TO), fused_TO.device

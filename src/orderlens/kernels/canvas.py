@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Attention inside whole canvases, straight from the fused projection: heads are turned as they are loaded.
+"""Attention inside whole canvases, from the fused projection: heads are rotated when loaded.
 
-Nothing is written between the projection and the attention's output. Queries and keys are turned in float32
-and rounded to the model's dtype before they are multiplied, as separate operations would.
+Nothing is written between the projection and the attention's output. Queries and keys are rotated in float32
+and rounded to the model's dtype before they are multiplied, as separate operations would do.
 
 Shape letters: N canvases, W positions of a canvas, T = N·W tokens, H query heads, K key/value heads, D head
 width, M queries and X keys of a tile.
@@ -21,12 +21,12 @@ from orderlens.kernels.shapes import HeadShape
 
 LOG2_E = 1.4426950408889634
 TARGET_PROGRAMS = 264
-"""Two per multiprocessor of a large Hopper GPU; fewer programs wait for memory rather than for arithmetic."""
+"""Two per multiprocessor of a large Hopper GPU; with fewer programs the kernel is memory-bound."""
 
 
 @triton.jit
 def _turned(base, position, inside, cos, sin, stride, HALF: tl.constexpr, dtype: tl.constexpr):
-    """Return the two halves [X, D / 2] of one head at several positions, turned and rounded."""
+    """Return the two halves [X, D / 2] of one head at several positions, rotated and rounded."""
     d = tl.arange(0, HALF)
     place = base + position.to(tl.int64)[:, None] * stride + d
     a = tl.load(place, mask=inside[:, None], other=0.0).to(tl.float32)
@@ -90,10 +90,10 @@ def attend_canvas(fused_TO: Tensor, count: int, tables: tuple[Tensor, Tensor], c
     """Return attention outputs [T, H·D] of ``count`` canvases of equal width, without norms on the heads.
 
     Args:
-        fused_TO: queries, keys and values of every token, not turned yet.
+        fused_TO: queries, keys and values of every token, without rotary encoding.
         count: N.
         tables: cos and sin [positions, D / 2].
-        config: the heads; all of a head is turned.
+        config: the heads; rotary encoding applies to all dimensions of a head.
     """
     width, D = len(fused_TO) // count, config.head_width
     out_TO = torch.empty(len(fused_TO), config.n_heads * D, device=fused_TO.device, dtype=fused_TO.dtype)
@@ -115,7 +115,7 @@ def attend_canvas(fused_TO: Tensor, count: int, tables: tuple[Tensor, Tensor], c
     return out_TO
 
 
-class Tiling(NamedTuple):
+class CanvasTiling(NamedTuple):
     """Queries and keys of a tile, and warps of a program."""
 
     block_m: int
@@ -123,8 +123,8 @@ class Tiling(NamedTuple):
     warps: int
 
 
-def choose_tiling(count: int, width: int, n_heads: int) -> Tiling:
-    """Return the tiles: the best of those tried on an H200 at 160 positions, for 1 and for 32 canvases."""
+def choose_tiling(count: int, width: int, n_heads: int) -> CanvasTiling:
+    """Return the tiling: the fastest on an H200 at 160 positions, for 1 and for 32 canvases."""
     few = count * n_heads * triton.cdiv(width, 64) < TARGET_PROGRAMS
     block_m = min(64, max(16, triton.next_power_of_2(width)))
-    return Tiling(block_m, 64 if few or width % 64 == 0 else 32, 4)
+    return CanvasTiling(block_m, 64 if few or width % 64 == 0 else 32, 4)

@@ -1,4 +1,4 @@
-"""What a GPU offers to our kernels, and whether they run on it at all. Needs no Triton."""
+"""Properties of a GPU that our kernels depend on, and whether they run on it. Needs no Triton."""
 
 from __future__ import annotations
 
@@ -10,51 +10,55 @@ from typing import NamedTuple
 import torch
 
 OLDEST = 8
-"""Major compute capability from which Triton multiplies bfloat16 (Ampere)."""
+"""Lowest major compute capability with bfloat16 products in Triton (Ampere)."""
 DESCRIPTORS_FROM = 9
-"""Major compute capability with a unit that copies whole tiles (Hopper)."""
+"""Lowest major compute capability with a tensor memory accelerator (Hopper)."""
+FLOAT8_FROM = (8, 9)
+"""Lowest compute capability with float8 products (Ada, Hopper)."""
 SHARED_KIB = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
-"""Shared memory of one program by compute capability (CUDA C++ programming guide)."""
+"""Shared memory of one program in KiB by compute capability (CUDA C++ programming guide)."""
 GLUON = {("3", "6"), ("3", "7")}
-"""Versions of Triton (torch 2.11 to 2.13) whose Gluon is known."""
+"""Versions of Triton (torch 2.11 to 2.13) whose Gluon our kernels support."""
 LEAST_SHARED_KIB = 99
-"""On every other GPU from Ampere on: workstation and consumer cards."""
+"""Shared memory in KiB of all other GPUs from Ampere on: workstation and consumer cards."""
 
 
 class Gpu(NamedTuple):
-    """What tile sizes depend on.
+    """The properties of a GPU that determine tile sizes.
 
     Attributes:
-        shared_bytes: shared memory that one program may have.
-        descriptors: whether one instruction loads a tile through a tensor descriptor. Without such a unit
-            a descriptor is taken apart into addresses, which fills the registers and hides no waiting.
-        processors: multiprocessors.
-        specialises: whether warps of a program can have parts and registers of their own, in kernels that
-            are written in Gluon.
+        shared_bytes: maximum shared memory of one program.
+        descriptors: whether one instruction loads a tile through a tensor descriptor (tensor memory
+            accelerator). Elsewhere a descriptor is expanded into addresses, which fills the registers and
+            hides no latency.
+        processors: number of multiprocessors.
+        specialises: whether kernels written in Gluon can use warp specialisation.
+        float8: whether the matrix unit multiplies float8.
     """
 
     shared_bytes: int
     descriptors: bool
     processors: int
     specialises: bool
+    float8: bool
 
 
-HOPPER = Gpu(232_448, True, 132, True)
-"""The GPU that tiles were chosen on (H100, H200)."""
+HOPPER = Gpu(232_448, True, 132, True, True)
+"""The GPU on which tile sizes were tuned (H100, H200)."""
 
 
 def gpu_of(device: torch.device) -> Gpu:
-    """Return what the device offers; without a GPU (Triton's interpreter) a Hopper with two processors.
+    """Return the properties of a device; without a GPU (Triton's interpreter), a Hopper with two processors.
 
-    Tensors without memory (device "meta") stand for whichever GPU is the current one.
+    The device "meta" means the current GPU.
     """
     if device.type == "meta" and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
-    return _offered(device)
+    return _properties(device)
 
 
 @cache
-def _offered(device: torch.device) -> Gpu:
+def _properties(device: torch.device) -> Gpu:
     if device.type != "cuda":
         return HOPPER._replace(processors=2, specialises=False)
     about = torch.cuda.get_device_properties(device)
@@ -62,15 +66,15 @@ def _offered(device: torch.device) -> Gpu:
 
 
 def gpu_with(capability: tuple[int, int], processors: int) -> Gpu:
-    """Return what a GPU of this compute capability offers."""
+    """Return the properties of a GPU of this compute capability."""
     shared = SHARED_KIB.get(capability, LEAST_SHARED_KIB) * 1024
-    descriptors, specialises = capability[0] >= DESCRIPTORS_FROM, capability == (9, 0) and knows_gluon()
-    return Gpu(shared, descriptors, processors, specialises)
+    descriptors, specialises = capability[0] >= DESCRIPTORS_FROM, capability == (9, 0) and is_known_gluon()
+    return Gpu(shared, descriptors, processors, specialises, capability >= FLOAT8_FROM)
 
 
 @cache
-def knows_gluon() -> bool:
-    """Return whether Triton's Gluon, which is experimental, is one that our kernels were compiled with."""
+def is_known_gluon() -> bool:
+    """Return whether our kernels support this version of Triton's Gluon, which is experimental."""
     try:
         major, minor, *_ = metadata.version("triton").split(".")
     except metadata.PackageNotFoundError:
@@ -80,7 +84,7 @@ def knows_gluon() -> bool:
 
 @cache
 def triton_installed() -> bool:
-    """Return whether Triton, in which our CUDA kernels are written, can be imported (looked up once)."""
+    """Return whether Triton, in which our CUDA kernels are written, can be imported."""
     return find_spec("triton") is not None
 
 
@@ -93,5 +97,5 @@ def runs_kernels(device: torch.device) -> bool:
 
 
 def divisor(size: int, wanted: int) -> int:
-    """Return the largest power of two that divides ``size`` and does not exceed ``wanted``, itself one."""
+    """Return the largest power of two that divides ``size``, at most ``wanted`` (a power of two)."""
     return min(wanted, size & -size)

@@ -17,7 +17,7 @@ from torch import Tensor
 from orderlens.kernels.shapes import PAGE, CachedPages, HeadNorms, HeadShape, WindowBatch
 
 FEW_TOKENS = 128
-"""Up to here a program takes one token: more programs than multiprocessors matter more than their size."""
+"""Up to this number of tokens, a program handles one token, so that the programs fill the GPU."""
 
 
 @triton.jit
@@ -105,7 +105,7 @@ def prepare_heads(
 ) -> Tensor:
     """Return queries and keys [T, H + K, D]; with ``store`` also cache the windows' keys and values.
 
-    Without ``store`` no pool is needed. The rotation is computed in float32 whatever the tables' dtype.
+    Without ``store`` no pool is needed. The rotation is computed in float32 for tables of any dtype.
     """
     heads = config.n_heads + config.n_kv_heads
     out = torch.empty(len(fused_TO), heads, config.head_width, device=fused_TO.device, dtype=fused_TO.dtype)

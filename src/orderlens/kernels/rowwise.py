@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 SWIGLU_BLOCK = 1024
-"""Numbers of a row that one program of SwiGLU takes."""
+"""Numbers of a row per program of SwiGLU."""
 
 
 @triton.jit
@@ -81,7 +81,7 @@ def _swiglu_kernel(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Fill one piece of a row; grid (T, pieces of F).
 
     Reads gate_up [T, 2F] (gate, then up) and writes out [T, F].
-    silu(gate) is rounded to the model's dtype before it is multiplied, as two separate operations would.
+    silu(gate) is rounded to the model's dtype before it is multiplied, as two separate operations would do.
     """
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -95,7 +95,7 @@ def _swiglu_kernel(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def swiglu(gate_up_TF: Tensor) -> Tensor:
-    """Return silu(gate) · up [T, F] of gate and up side by side [T, 2F]."""
+    """Return silu(gate) · up [T, F] of concatenated gate and up [T, 2F]."""
     tokens, width = len(gate_up_TF), gate_up_TF.shape[1] // 2
     out_TF = gate_up_TF.new_empty(tokens, width)
     _swiglu_kernel[(tokens, triton.cdiv(width, SWIGLU_BLOCK))](

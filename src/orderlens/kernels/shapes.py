@@ -1,4 +1,4 @@
-"""What kernels take of a network and its cache: configurations, layers, pages and windows have these.
+"""Protocols for the arguments of kernels: configurations, layers, pages and windows satisfy them.
 
 Needs no Triton. Shape letters: N windows, W width, R rows of the page table, X pages of a row, E experts,
 C model width, F expert width.
@@ -25,7 +25,7 @@ class HeadShape(Protocol):
         n_heads: query heads.
         n_kv_heads: key/value heads; query heads share them in equal groups.
         head_width: numbers per head.
-        rotary_width: leading dimensions of a head that carry the position.
+        rotary_width: leading dimensions of a head with rotary encoding.
         max_positions: longest sequence.
         norm_eps: added to a mean square before its root is taken.
     """
@@ -50,11 +50,11 @@ class HeadShape(Protocol):
 
 
 class HeadNorms(Protocol):
-    """Norms over head_width on queries and keys before they are turned; None where a model has none.
+    """Norm weights of queries and keys, applied before rotary encoding; None if a model has none.
 
     Attributes:
-        q_norm_D: of the queries.
-        k_norm_D: of the keys.
+        q_norm_D: weights for the queries.
+        k_norm_D: weights for the keys.
     """
 
     @property
@@ -65,11 +65,11 @@ class HeadNorms(Protocol):
 
 
 class CachedPages(Protocol):
-    """Keys and values of all layers in pages [K, PAGE, D], and the table that finds a sequence's pages.
+    """Keys and values of all layers in pages [K, PAGE, D], and the page table.
 
     Attributes:
-        keys: of each layer.
-        values: of each layer.
+        keys: keys of each layer.
+        values: values of each layer.
         table_RX: page numbers of each sequence (int32).
     """
 
@@ -103,14 +103,14 @@ class WindowBatch(Protocol):
 
 
 class RouterShape(Protocol):
-    """How a token's experts are chosen: the best of the best groups, and shared ones that all visit.
+    """How a token's experts are chosen: the best experts of the best groups, plus shared experts.
 
     Attributes:
         n_experts: routed experts.
-        n_groups: equal groups of them.
-        n_kept_groups: groups among which a token chooses.
-        n_active: experts that a token chooses.
-        n_shared: experts that every token visits.
+        n_groups: number of equal groups of routed experts.
+        n_kept_groups: number of groups from which a token's experts are chosen.
+        n_active: routed experts per token.
+        n_shared: experts that every token uses.
         routed_scale: factor on the weights of the chosen experts.
     """
 
@@ -138,13 +138,31 @@ class StackedExperts:
     """All experts of a layer in two tensors, for grouped matrix products."""
 
     gate_up_EFC: Tensor
-    """[E, 2F, C]: gate rows, then up rows."""
+    """[E, 2F, C]: gate rows, then up rows; float8 where there are scales."""
     down_ECF: Tensor
+    gate_up_scale_EFS: Tensor | None = None
+    """[E, 2F, S] float32: S scales per row, each for C / S adjacent columns; None for plain weights."""
+    down_scale_ECS: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.gate_up_EFC)
 
+    @property
+    def is_float8(self) -> bool:
+        """Whether the weights are float8 numbers with scales."""
+        return self.gate_up_scale_EFS is not None
+
     def matrices(self, expert: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gate [F, C], up [F, C] and down [C, F] of one expert."""
-        gate_FC, up_FC = self.gate_up_EFC[expert].chunk(2)
-        return gate_FC, up_FC, self.down_ECF[expert]
+        """Return gate [F, C], up [F, C] and down [C, F] of one expert; scaled ones as float32."""
+        gate_up_FC, down_CF = self.gate_up_EFC[expert], self.down_ECF[expert]
+        if self.gate_up_scale_EFS is not None and self.down_scale_ECS is not None:
+            gate_up_FC = unscaled(gate_up_FC, self.gate_up_scale_EFS[expert])
+            down_CF = unscaled(down_CF, self.down_scale_ECS[expert])
+        gate_FC, up_FC = gate_up_FC.chunk(2)
+        return gate_FC, up_FC, down_CF
+
+
+def unscaled(values_OC: Tensor, scale_OS: Tensor) -> Tensor:
+    """Return float8 values times their scales as float32 [O, C]."""
+    wide_OC = values_OC.float()
+    return (wide_OC.reshape(*scale_OS.shape, -1) * scale_OS[..., None]).flatten(1)

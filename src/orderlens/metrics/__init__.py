@@ -1,4 +1,4 @@
-"""Arrays in, numbers out: statistics of paths, orders and texts. numpy and scipy only."""
+"""Statistics of paths, orders and texts, computed from arrays. Uses only numpy and scipy."""
 
 from orderlens.metrics.coherence import (
     CirculationSummary,

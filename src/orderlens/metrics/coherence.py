@@ -1,23 +1,23 @@
-"""Does the model's log P of one text depend on the order? Pure functions, nats per token.
+"""Coherence: how much the model's log P of a text depends on the order. Pure functions, nats per token.
 
-A coherent model gives every order the same log P. Target-aware orders define no distribution, so their sums
-are never called likelihoods; callers keep them apart from deployable orders. The forward passes of
-circulation and noise floor belong to the decoder: here is only their arithmetic.
+A coherent model gives every order the same log P. Target-aware orders do not define a distribution, so their
+sums are not likelihoods; callers keep them separate from deployable orders. The decoder makes the forward
+passes of circulation and noise floor; this module does only the arithmetic.
 
-How far apart orders are on average is a range that noise does not inflate, and a test that they agree. The
-plain range, max − min of the observed means, is never below 0 and too large by about the noise of its
-extremes; a bootstrap interval around it repeats the mistake and excludes 0 always. Instead:
+``order_range`` estimates the range of the orders' means without the bias of noise, and tests whether the
+orders agree. The plain range, max − min of the observed means, is at least 0 and biased upwards by about the
+noise of its extremes. A bootstrap interval around it has the same bias and never includes 0. Instead:
 
 - the test permutes the orders within each text and compares the largest studentised difference of two orders,
-  so it has its size whenever orders agree up to noise;
-- the lower end takes off the largest difference what the pairs that may be the widest reach by chance
-  (adaptive selection after Chernozhukov, Lee and Rosen 2013), and stops at 0;
-- estimate and upper end ask which true range would show a plain range as small as the observed one in half,
-  and in a few per cent, of all samples; the orders' means keep their shape and are only drawn together.
+  so its size is correct whenever orders agree up to noise;
+- the lower end subtracts from the largest difference the chance maximum over all pairs that may be the widest
+  (adaptive selection after Chernozhukov, Lee and Rosen 2013), and is at least 0;
+- estimate and upper end are the true ranges for which the plain range falls below the observed one in 50 %,
+  and in a few per cent, of all samples; the orders' means are scaled towards each other for this.
 
-Differences to the first order up to ``ROUNDING`` count as none. Chance comes from flipping the signs of whole
+Differences to the first order up to ``ROUNDING`` count as 0. The null distribution flips the signs of whole
 texts, which keeps the dependence between orders. ``tests/metrics/test_order_range.py`` measures the coverage
-on worlds whose range is known.
+in simulations with a known range.
 
 Shape letters: S texts, O orders, K random orders of one text, P ordered pairs of orders, R random draws.
 """
@@ -38,39 +38,38 @@ from orderlens.metrics.estimate import Estimate, Resampling
 from orderlens.metrics.segments import BoolArray, FloatArray, IntArray, divide
 
 ROUNDING = 1e-9
-"""Nats per token up to which two orders agree: adding the same numbers in another order moves a sum by less,
-and a model with one joint distribution shows no more."""
+"""Nats per token up to which two orders count as equal; the order of summation changes a sum by less."""
 
 MIN_RANDOM_ORDERS = 8
-"""Random orders per sequence below which ``dispersion`` and ``ensemble_gap`` are called rough."""
+"""With fewer random orders per sequence, tables call ``dispersion`` and ``ensemble_gap`` rough."""
 
 
 def range_of_means(log_prob_per_token_SO: ArrayLike) -> float:
     """Return max − min over orders of the data-set mean of log P/n (the paper's 0.49).
 
-    Only sequences with a value under every order count. Noise only enlarges it: with few texts it is several
-    times too large; ``order_range`` corrects for that.
+    Only sequences with a value under every order count. Noise biases it upwards, several times with few
+    texts; ``order_range`` corrects for this.
     """
     complete = complete_rows(log_prob_per_token_SO)
     return float(np.ptp(complete.mean(axis=0))) if _comparable(complete) else math.nan
 
 
 def mean_of_ranges(log_prob_per_token_SO: ArrayLike) -> float:
-    """Return the mean over sequences of each one's max − min over orders of log P/n.
+    """Return the mean over sequences of the per-sequence max − min over orders of log P/n.
 
-    Never smaller than ``range_of_means``, often twice as large: always say which of the two is meant.
+    At least ``range_of_means``, and often twice as large: always state which of the two is reported.
     """
     complete = complete_rows(log_prob_per_token_SO)
     return float(np.ptp(complete, axis=1).mean()) if _comparable(complete) else math.nan
 
 
-def settled(values: ArrayLike) -> FloatArray:
-    """Return whole numbers that rank ``values`` along the last axis; up to ROUNDING apart they share one."""
+def tied_ranks(values: ArrayLike) -> FloatArray:
+    """Return integer ranks of ``values`` along the last axis; values up to ROUNDING apart are tied."""
     numbers = np.asarray(values, np.float64)
     by = np.argsort(numbers, axis=-1, kind="stable")
-    apart = np.diff(np.take_along_axis(numbers, by, axis=-1), axis=-1, prepend=-np.inf) > ROUNDING
+    differs = np.diff(np.take_along_axis(numbers, by, axis=-1), axis=-1, prepend=-np.inf) > ROUNDING
     out = np.empty_like(numbers)
-    np.put_along_axis(out, by, np.cumsum(apart, axis=-1, dtype=np.float64), axis=-1)
+    np.put_along_axis(out, by, np.cumsum(differs, axis=-1, dtype=np.float64), axis=-1)
     return np.where(np.isfinite(numbers), out, np.nan)
 
 
@@ -128,7 +127,7 @@ def circulation(
 
 @dataclass(frozen=True, slots=True)
 class CirculationSummary:
-    """Γ of one group of adjacent pairs: how many, how large, and in which direction."""
+    """Γ of one group of adjacent pairs: number, size and mean sign."""
 
     n: int
     n_undefined: int
@@ -172,8 +171,8 @@ def adjacent_swaps(
 ) -> Iterator[tuple[tuple[int, ...], int, int]]:
     """Yield the adjacent swaps (R, i, j) that turn ``path_a`` into ``path_b``.
 
-    Each says: with R revealed, i then j becomes j then i. The sum of Γ_ij(R) over them is
-    log P_a − log P_b, whatever the model.
+    Each swap means: with R revealed, "i then j" becomes "j then i". For every model, the sum of Γ_ij(R) over
+    the swaps is log P_a − log P_b.
     """
     if sorted(path_a) != sorted(path_b):
         raise UserInputError("the two paths must reveal the same positions")
@@ -196,7 +195,7 @@ class NoiseFloor:
 
     @property
     def headline(self) -> float:
-        """The largest mean change, NaN when nothing was measured."""
+        """The largest mean change; NaN without a measurement."""
         known = [value for value in self.by_perturbation.values() if math.isfinite(value)]
         return max(known, default=math.nan)
 
@@ -228,21 +227,21 @@ def _comparable(complete_SO: FloatArray) -> bool:
 
 
 DRAWS = 1999
-"""Permutations of the test and sign flips behind the quantiles; the smallest p is 1/2000."""
+"""Number of permutations of the test, and of sign flips for the quantiles; the smallest p is 1/2000."""
 _PIECE = 2_000_000
-"""Random numbers made at once."""
+"""Random numbers per batch."""
 _FAR = 1e6
-"""Stands for an infinite quantile: so few texts that a flip leaves no spread."""
+"""Finite replacement for an infinite quantile, which occurs with very few texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderRange:
-    """How far apart the orders' means are.
+    """The range of the orders' means.
 
     Attributes:
-        estimate: corrected range with its interval, never below 0.
+        estimate: corrected range with its interval, at least 0.
         plain: max − min of the observed means.
-        p: permutation p of "the orders agree up to noise"; NaN when undefined.
+        p: permutation p-value of "the orders agree up to noise"; NaN if undefined.
     """
 
     estimate: Estimate
@@ -254,8 +253,8 @@ def order_range(values_SO: FloatArray, resampling: Resampling | None = None) -> 
     """Return the corrected range of the orders' means over texts.
 
     Args:
-        values_SO: one row per text, one column per order; rows with a missing value are left out.
-        resampling: seed and coverage; 0 repetitions leave out test and interval.
+        values_SO: one row per text, one column per order; rows with a missing value are ignored.
+        resampling: seed and coverage; with 0 repetitions there is no test and no interval.
     """
     how = resampling or Resampling()
     complete = np.isfinite(values_SO).all(axis=1)
@@ -265,13 +264,13 @@ def order_range(values_SO: FloatArray, resampling: Resampling | None = None) -> 
         return _undefined(f"{width} order(s): at least two are needed", 0)
     if not n:
         return _undefined("no sequence was scored under every order", missing)
-    values = values - values[:, :1]  # what texts share would only add its rounding
+    values = values - values[:, :1]  # the common part of a text would only add rounding errors
     plain = float(np.ptp(values.mean(axis=0)))
     if n < 2 or not how.reps:
-        why = "no interval: one text" if n < 2 else "no interval asked for"
+        why = "no interval: one text" if n < 2 else "no interval requested"
         return OrderRange(Estimate(plain, n=n, n_undefined=missing, why=why), plain, math.nan)
     low, middle, high = _corrected(values, how)
-    # The upper end keeps its rounding: it says how sure 0 is, which an interval without width could not.
+    # The upper end is not set to 0: an interval of zero width would hide the uncertainty.
     low, middle = (end if end > ROUNDING else 0.0 for end in (low, middle))
     differing = np.where(np.abs(values) > ROUNDING, values, 0.0)
     return OrderRange(Estimate(middle, low, high, n, missing), plain, agreement_p(differing, how))
@@ -282,9 +281,9 @@ def _undefined(why: str, missing: int) -> OrderRange:
 
 
 def agreement_p(values_SO: FloatArray, resampling: Resampling) -> float:
-    """Return the p of the largest studentised difference when orders are permuted within texts.
+    """Return the p-value of the largest studentised difference under permutations of orders within texts.
 
-    Exact when orders are exchangeable within texts; studentised, so also about right when some orders are
+    Exact if orders are exchangeable within texts. Studentised, hence also nearly correct if some orders are
     noisier than others.
     """
     n, width = values_SO.shape
@@ -313,7 +312,7 @@ def _largest_t(values_RSO: FloatArray) -> FloatArray:
 
 
 def _ratio(difference: FloatArray, error: FloatArray) -> FloatArray:
-    """Return difference / error; 0 where both vanish, infinite where only the error does."""
+    """Return difference / error; 0 where both are 0, infinite where only the error is 0."""
     tiny = error <= 1e-300
     safe = np.where(tiny, 1.0, error)
     return np.where(tiny, np.where(difference > 0, np.inf, 0.0), difference / safe)
@@ -327,10 +326,10 @@ def _corrected(values_SO: FloatArray, how: Resampling) -> tuple[float, float, fl
     inner_SO = values_SO - mean_O
     chance_RO = rng.choice(np.array([-1.0, 1.0]), size=(DRAWS, n)) @ inner_SO / n
     low = _lower_end(mean_O, inner_SO, chance_RO, how.level)
-    # The scale of chance is itself estimated: as Student's t against the normal.
+    # The standard error is estimated too, hence Student's t instead of the normal distribution.
     scale_R1 = np.sqrt(n / rng.chisquare(n - 1, size=(DRAWS, 1)))
-    tail = 0.4 * (1 - how.level)  # below one half, since the shape is estimated as well
-    middle, high = (_drawn_together(mean_O, chance_RO * scale_R1, share) for share in (0.5, tail))
+    tail = 0.4 * (1 - how.level)  # less than one half, because the shape is estimated as well
+    middle, high = (_shrunk_range(mean_O, chance_RO * scale_R1, share) for share in (0.5, tail))
     middle = max(low, middle)
     return low, middle, max(middle, high, float(np.ptp(mean_O)))
 
@@ -345,31 +344,31 @@ def _lower_end(mean_O: FloatArray, inner_SO: FloatArray, chance_RO: FloatArray, 
     error_RP = np.sqrt(np.maximum(square_P - by_chance_RP**2, 0.0) / (n - 1))
     t_RP = np.minimum(np.sign(by_chance_RP) * _ratio(np.abs(by_chance_RP), error_RP), _FAR)
     reach = float(np.quantile(t_RP.max(axis=1), 1 - 0.1 / math.log(max(n, 3))))
-    kept_P = gap_P >= (gap_P - reach * error_P).max() - 2 * reach * error_P
-    # Where a pair may be the widest in either direction the upper end hardly fails: the lower gets all.
-    tail = (1 - level) * (1.0 if _either_way(kept_P, first, second) else 0.5)
-    factor = float(np.quantile(t_RP[:, kept_P].max(axis=1), 1 - tail))
-    return max(0.0, float((gap_P - factor * error_P)[kept_P].max()))
+    widest_P = gap_P >= (gap_P - reach * error_P).max() - 2 * reach * error_P
+    # If a pair may be the widest in both directions, the upper end hardly errs: the lower gets the full tail.
+    tail = (1 - level) * (1.0 if _in_both_directions(widest_P, first, second) else 0.5)
+    factor = float(np.quantile(t_RP[:, widest_P].max(axis=1), 1 - tail))
+    return max(0.0, float((gap_P - factor * error_P)[widest_P].max()))
 
 
-def _drawn_together(mean_O: FloatArray, chance_RO: FloatArray, share: float) -> float:
-    """Return the range of means of this shape of which ``share`` of all samples would show less than this."""
+def _shrunk_range(mean_O: FloatArray, chance_RO: FloatArray, share: float) -> float:
+    """Return the true range, with means of this shape, whose ``share`` quantile is the observed range."""
     observed = float(np.ptp(mean_O))
 
-    def shown(factor: float) -> float:
+    def quantile(factor: float) -> float:
         return float(np.quantile(np.ptp(factor * mean_O + chance_RO, axis=1), share))
 
-    if shown(0.0) >= observed:
+    if quantile(0.0) >= observed:
         return 0.0
     low, high = 0.0, 1.0
-    while shown(high) < observed and high < _FAR:
+    while quantile(high) < observed and high < _FAR:
         high *= 2
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if shown(middle) < observed else (low, middle)
+        low, high = (middle, high) if quantile(middle) < observed else (low, middle)
     return high * observed
 
 
-def _either_way(kept_P: BoolArray, first: IntArray, second: IntArray) -> bool:
-    chosen = set(zip(first[kept_P].tolist(), second[kept_P].tolist(), strict=True))
-    return any((b, a) in chosen for a, b in chosen)
+def _in_both_directions(widest_P: BoolArray, first: IntArray, second: IntArray) -> bool:
+    pairs = set(zip(first[widest_P].tolist(), second[widest_P].tolist(), strict=True))
+    return any((b, a) in pairs for a, b in pairs)

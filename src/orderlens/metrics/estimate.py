@@ -1,8 +1,8 @@
-"""A number with its interval, its counts, and the reason when there is no number.
+"""``Estimate``: a number with its interval and counts, or the reason why it is undefined.
 
-Intervals come from a bootstrap that resamples prompts, not rows, so several orders or seeds of one prompt
-stay together. It is seeded, works on whole matrices of resampling counts, and every statistic of the same
-prompts sees the same resamples. Does not know what the numbers mean.
+Intervals come from a seeded bootstrap that resamples prompts, not rows: all orders and seeds of a prompt stay
+together. It works on matrices of resampling counts, and all statistics of the same prompts use the same
+resamples. Does not depend on the meaning of the numbers.
 
 Shape letters: N rows, C clusters (prompts), B resamples of a piece, K columns.
 """
@@ -22,10 +22,10 @@ from orderlens.errors import UserInputError
 from orderlens.metrics.segments import BoolArray, FloatArray, IntArray, Segments, divide
 
 _PIECE = 200_000
-"""Resampling counts worked on at once: few enough to stay in the processor's cache."""
+"""Resampling counts per piece; few enough for the processor's cache."""
 
 _CACHED = 32_000_000
-"""Resampling counts kept for the next statistic (two bytes each)."""
+"""Maximum number of cached resampling counts (two bytes each)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Estimate:
     """One cell of a table.
 
     Attributes:
-        value: the estimate, NaN when undefined.
-        low: lower end of the interval, NaN when there is none.
+        value: the estimate; NaN if undefined.
+        low: lower end of the interval; NaN without an interval.
         high: upper end.
-        n: rows behind it.
-        n_undefined: rows that had no value and were left out.
-        why: reason when ``value`` is NaN, or a caution; None otherwise.
+        n: number of rows used.
+        n_undefined: number of rows without a value, which were ignored.
+        why: reason for a NaN ``value``, or a caution; None otherwise.
     """
 
     value: float
@@ -50,7 +50,7 @@ class Estimate:
 
     @classmethod
     def undefined(cls, why: str, n_undefined: int = 0) -> Estimate:
-        """Return a cell that only says why it is empty."""
+        """Return a cell without a value, with the reason."""
         return cls(math.nan, n_undefined=n_undefined, why=why)
 
     @property
@@ -59,29 +59,29 @@ class Estimate:
         return not math.isnan(self.value)
 
 
-MOST_REPS = 1_000_000
-"""More resamples take days and change nothing."""
+MAX_REPS = 1_000_000
+"""More resamples take days without a visible change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resampling:
-    """How intervals are made: number of resamples (0 = none), seed, and coverage."""
+    """Settings of the bootstrap: number of resamples (0: no intervals), seed, and coverage."""
 
     reps: int = 1000
     seed: int = 0
     level: float = 0.95
 
     def __post_init__(self) -> None:
-        if not 0 <= self.reps <= MOST_REPS:
+        if not 0 <= self.reps <= MAX_REPS:
             raise UserInputError(
-                f"the number of bootstrap resamples must be ≥ 0 and at most {MOST_REPS:,}, got {self.reps}"
+                f"the number of bootstrap resamples is {self.reps}; it must be between 0 and {MAX_REPS:,}"
             )
         if not 0 < self.level < 1:
-            raise UserInputError(f"the confidence level must lie between 0 and 1, got {self.level}")
+            raise UserInputError(f"the confidence level is {self.level}; it must be between 0 and 1")
 
 
 def _counts(n_clusters: int, resampling: Resampling) -> Iterator[NDArray[np.uint16]]:
-    """Yield pieces [B, C] of how often each cluster is drawn."""
+    """Yield pieces [B, C] of the number of times each cluster is drawn."""
     rng = keyed_generator(resampling.seed, "bootstrap", n_clusters)
     piece = max(1, _PIECE // n_clusters)
     for start in range(0, resampling.reps, piece):
@@ -94,12 +94,12 @@ def _counts(n_clusters: int, resampling: Resampling) -> Iterator[NDArray[np.uint
 
 @lru_cache(maxsize=4)
 def _cached_counts(n_clusters: int, resampling: Resampling) -> tuple[NDArray[np.uint16], ...]:
-    """Keep the last few sets: all cells of a table resample the same prompts."""
+    """Return the counts from a cache: all cells of a table resample the same prompts."""
     return tuple(_counts(n_clusters, resampling))
 
 
 class Clusters:
-    """The prompts behind a set of rows, and their resamples."""
+    """The prompts of a set of rows, and their resamples."""
 
     def __init__(self, ids: Iterable[Hashable], resampling: Resampling) -> None:
         """Number the prompts.
@@ -108,7 +108,7 @@ class Clusters:
             ids: the prompt of each row [N].
             resampling: how to resample them.
         """
-        import pandas as pd  # the store reads metrics on machines without pandas
+        import pandas as pd  # imported here: the store must work without pandas
 
         values = ids if isinstance(ids, pd.Series) else pd.Series(list(ids), dtype=object)
         codes, unique = pd.factorize(values, use_na_sentinel=False)
@@ -123,7 +123,7 @@ class Clusters:
         return np.asarray(np.add.reduceat(values_NK[order], starts, axis=0)) if self.count else values_NK[:0]
 
     def resamples(self) -> Iterator[FloatArray]:
-        """Yield matrices [B, C]: how often each cluster is drawn in each resample."""
+        """Yield matrices [B, C]: the number of times each cluster is drawn in each resample."""
         small = self.count * self.resampling.reps <= _CACHED
         pieces = (
             _cached_counts(self.count, self.resampling) if small else _counts(self.count, self.resampling)
@@ -138,7 +138,7 @@ class Clusters:
         return np.concatenate([statistic(counts) for counts in self.resamples()])
 
     def interval(self, draws: FloatArray) -> tuple[float, float]:
-        """Return the percentile interval of draws [B]; NaN when fewer than half of them are defined."""
+        """Return the percentile interval of draws [B]; NaN if fewer than half of them are defined."""
         known = draws[np.isfinite(draws)]
         if not len(known) or 2 * len(known) < len(draws):
             return math.nan, math.nan
@@ -156,7 +156,7 @@ def function_of_sums(
         clusters: the prompts.
         sums_CK: each prompt's contribution to every sum.
         function: takes sums [B, K] and returns statistics [B, S].
-        n: rows behind the estimates.
+        n: number of rows used.
     """
     value = function(sums_CK.sum(axis=0, keepdims=True))[0]
     draws = clusters.draws(lambda counts: function(counts @ sums_CK))
@@ -168,54 +168,119 @@ def function_of_sums(
 
 
 def difference_of_means(values_N: FloatArray, first_N: BoolArray, clusters: Clusters) -> Estimate:
-    """Return the mean of the rows in ``first_N`` minus the mean of the others, with an interval.
+    """Return the mean of the rows in ``first_N`` minus that of the others, for skewed values.
 
-    Each end is the farther one of Student's (as many degrees of freedom as the smaller group gives) and of
-    the bootstrap of t = difference / standard error: with few and very skewed values either alone covers
-    too little, and plain percentiles less than both.
+    Each mean has its own interval: the bootstrap of t = (mean − estimate) / standard error. A drawn
+    prompt is multiplied by log-normal noise of mean 1, because sixty values of a skewed quantity such as Var
+    rarely include its tail. The distances to the ends are combined as standard errors are, with the
+    correlation of the two means (the method of variance estimates recovery, MOVER).
     """
-    sums_C4 = clusters.sums(
-        np.column_stack([values_N * first_N, first_N, values_N * ~first_N, ~first_N]).astype(np.float64)
-    )
-    squares = np.einsum("ci,cj->cij", sums_C4, sums_C4).reshape(len(sums_C4), 16)
-    both = np.concatenate([sums_C4, squares], axis=1)
-
-    def statistics(total: FloatArray) -> FloatArray:
-        one, two = divide(total[:, 0], total[:, 1]), divide(total[:, 2], total[:, 3])
-        slope = np.stack(
-            [
-                divide(np.ones(len(total)), total[:, 1]),
-                -divide(one, total[:, 1]),
-                -divide(np.ones(len(total)), total[:, 3]),
-                divide(two, total[:, 3]),
-            ],
-            axis=1,
-        )
-        spread = np.einsum("bi,bij,bj->b", slope, total[:, 4:].reshape(-1, 4, 4), slope)
-        return np.stack([one - two, np.sqrt(np.maximum(spread, 0.0))], axis=1)
-
-    value, error = statistics(both.sum(axis=0, keepdims=True))[0]
-    draws = clusters.draws(lambda counts: statistics(counts @ both))
+    one, two = (_SkewedMean.of(values_N, rows_N, clusters) for rows_N in (first_N, ~first_N))
+    draws = clusters.draws(_noisy(clusters, lambda *drawn: np.stack([one.t(*drawn), two.t(*drawn)], axis=1)))
     low = high = math.nan
-    if draws.ndim > 1 and error > 0:
-        t = divide(draws[:, 0] - value, np.where(draws[:, 1] > 1e-12 * error, draws[:, 1], 0.0))
-        left, right = clusters.interval(t)
-        smaller = max(int(min(first_N.sum(), (~first_N).sum())), 2)
-        student = student_t(clusters.resampling.level, smaller - 1)
-        student *= math.sqrt(smaller / (smaller - 1))
-        low, high = float(value - max(right, student) * error), float(value - min(left, -student) * error)
-    return Estimate(float(value), low, high, len(values_N))
+    if draws.ndim > 1 and one.error + two.error > 0:
+        (low_one, high_one), (low_two, high_two) = (
+            part.distances(clusters.interval(draws[:, place])) for place, part in enumerate((one, two))
+        )
+        shared = 2 * float(one.influence_C @ two.influence_C)
+        ratio = shared / (one.error * two.error) if one.error * two.error > 0 else 0.0
+        low = math.sqrt(max(low_one**2 + high_two**2 - ratio * low_one * high_two, 0.0))
+        high = math.sqrt(max(high_one**2 + low_two**2 - ratio * high_one * low_two, 0.0))
+    value = one.value - two.value
+    return Estimate(value, value - low, value + high, len(values_N))
+
+
+def _noisy(
+    clusters: Clusters, statistic: Callable[[FloatArray, NDArray[np.float32]], FloatArray]
+) -> Callable[[FloatArray], FloatArray]:
+    """Return ``statistic`` as a function of counts [B, C] alone; its noise has standard normal entries."""
+    rng = keyed_generator(clusters.resampling.seed, "bootstrap noise", clusters.count)
+    return lambda counts_BC: statistic(counts_BC, rng.standard_normal(counts_BC.shape, np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class _SkewedMean:
+    """The mean over the rows of one group, prepared for the smoothed bootstrap of t.
+
+    Attributes:
+        value: the mean; NaN for an empty group.
+        error: its standard error, clustered by prompt; NaN with fewer than two prompts.
+        width: standard deviation of the noise of a drawn prompt, on the log scale.
+        influence_C: each prompt's contribution to the error of the mean.
+        sums_C: sum of each prompt's values.
+        counts_C: number of each prompt's rows.
+    """
+
+    value: float
+    error: float
+    width: float
+    influence_C: FloatArray
+    sums_C: FloatArray
+    counts_C: FloatArray
+
+    @classmethod
+    def of(cls, values_N: FloatArray, rows_N: BoolArray, clusters: Clusters) -> _SkewedMean:
+        both = clusters.sums(np.column_stack([np.where(rows_N, values_N, 0.0), rows_N]).astype(np.float64))
+        sums, counts = both[:, 0], both[:, 1]
+        if not counts.any():
+            return cls(math.nan, math.nan, 0.0, sums, sums, counts)
+        value = float(sums.sum() / counts.sum())
+        influence = (sums - value * counts) / counts.sum()
+        used = sums != 0
+        spread = float(np.log(np.abs(sums[used] / counts[used])).std()) if used.any() else 0.0
+        n = np.count_nonzero(counts)
+        error = math.sqrt(float(influence @ influence)) if n > 1 else math.nan
+        # The noise is as wide as the kernels of density estimates.
+        return cls(value, error, spread * float(n) ** -0.2, influence, sums, counts)
+
+    def t(self, counts_BC: FloatArray, noise_BC: NDArray[np.float32]) -> FloatArray:
+        """Return (mean − value) / standard error of each resample [B]; NaN where the error is 0."""
+        factor = np.exp(self.width * noise_BC - self.width**2 / 2)
+        noisy = counts_BC * factor
+        n = counts_BC @ self.counts_C
+        mean = divide(noisy @ self.sums_C, n)
+        squares = (
+            (noisy * factor) @ self.sums_C**2
+            - 2 * mean * (noisy @ (self.sums_C * self.counts_C))
+            + mean**2 * (counts_BC @ self.counts_C**2)
+        )
+        error = divide(np.sqrt(np.maximum(squares, 0.0)), n)
+        return divide(mean - self.value, np.where(error > 1e-9 * self.error, error, 0.0))
+
+    def distances(self, t: tuple[float, float]) -> tuple[float, float]:
+        """Return the distances from the mean down and up to the ends, given quantiles of t; 0 if no error."""
+        return (t[1] * self.error, -t[0] * self.error) if self.error > 0 else (0.0, 0.0)
+
+
+def least_mean(values_NK: FloatArray, level: float) -> Estimate:
+    """Return the least of the columns' means, with an interval that allows for the choice of the column.
+
+    Student's t per column, NaN ignored; no interval if a column has one value. The lower end is the least
+    lower end. The upper end is the least upper end, each with an error of (1 − level) / K. Where columns
+    tie, the least mean of a sample is too low, and only the upper end errs; where one column is clearly the
+    least, that end errs less.
+    """
+    n = np.isfinite(values_NK).sum(axis=0)
+    middle = np.nanmean(values_NK, axis=0)
+    value, count, freedom = float(middle.min()), int(n[middle.argmin()]), int(n.min()) - 1
+    if freedom < 1:
+        return Estimate(value, n=count)
+    error = np.nanstd(values_NK, axis=0) / np.sqrt(n - 1)
+    choice = 1 - 2 * (1 - level) / max(values_NK.shape[1], 2)
+    low = float((middle - student_t(level, freedom) * error).min())
+    high = float((middle + student_t(choice, freedom) * error).min())
+    return Estimate(value, low, high, count)
 
 
 def student_t(level: float, freedom: int) -> float:
-    """Return how many standard errors an interval of ``level`` reaches to each side, by Student's t."""
-    from scipy import special  # the store reads metrics on machines without scipy
+    """Return the half-width of an interval of coverage ``level`` in standard errors, by Student's t."""
+    from scipy import special  # imported here: the store must work without scipy
 
     return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
 def student_p(t: float, freedom: int) -> float:
-    """Return the two-sided p of ``t`` standard errors, by Student's t."""
+    """Return the two-sided p-value of ``t`` standard errors, by Student's t."""
     from scipy import special
 
     return float(2 * special.stdtr(freedom, -abs(t)))
@@ -265,7 +330,7 @@ def median(values: ArrayLike, clusters: Clusters, why: str = "no defined value")
 
 @dataclass(frozen=True, slots=True)
 class BinaryRanks:
-    """A score against a yes/no outcome, ready to be resampled: rank correlation and AUROC in one pass.
+    """A score and a yes/no outcome, prepared for resampling: rank correlation and AUROC in one pass.
 
     Attributes:
         rows: row of each entry, sorted by score [N].
@@ -279,7 +344,7 @@ class BinaryRanks:
 
     @classmethod
     def of(cls, score_N: ArrayLike, yes_N: ArrayLike) -> BinaryRanks:
-        """Sort the scores once."""
+        """Sort the rows by score."""
         score = np.asarray(score_N, np.float64)
         rows = np.argsort(score, kind="stable")
         return cls(rows, Segments.of_changes(score[rows]), np.asarray(yes_N, np.float64)[rows])
@@ -298,9 +363,9 @@ class BinaryRanks:
         n_no = total - n_yes
         rank_sum = np.einsum("bg,bg->b", yes, rank)
         rank -= (total[:, None] + 1) / 2
-        spread = np.einsum("bg,bg,bg->b", weight, rank, rank) * divide(n_yes * n_no, total)
+        variances = np.einsum("bg,bg,bg->b", weight, rank, rank) * divide(n_yes * n_no, total)
         covariance = rank_sum - n_yes * (total + 1) / 2
-        rho = divide(covariance, np.sqrt(np.maximum(spread, 0.0)))
+        rho = divide(covariance, np.sqrt(np.maximum(variances, 0.0)))
         auroc = divide(rank_sum - n_yes * (n_yes + 1) / 2, n_yes * n_no)
         return np.stack([rho, auroc], axis=1)
 

@@ -1,8 +1,8 @@
-"""External perplexity: how an autoregressive model that did not write the text rates it.
+"""External perplexity: the perplexity of generated text under a separate autoregressive model.
 
-Only generated tokens are scored, given the prompt. The evaluator has its own tokenizer, so its tokens are not
-the generator's: the ratio of the two counts is reported. Texts are expected to be cut at the first EOS. This
-file knows no torch; evaluators are loaded by name.
+Generated tokens are scored given the prompt; with an empty prompt, prompt and text can be scored as one text.
+The evaluator has its own tokenizer, so the ratio of the two token counts is reported. Texts must be cut at
+the first EOS. This module does not depend on torch; evaluators are loaded by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orderlens.metrics.segments import FloatArray
 from orderlens.registry import Registry
 
 DEFAULT_EVALUATOR = "hf:openai-community/gpt2-large"
-"""The paper's evaluator; needs the hub (or its cache) once."""
+"""The paper's evaluator; downloaded once from the hub."""
 
 OFFLINE_EVALUATOR = "tiny-ar"
 """The bundled evaluator, for machines without the hub."""
@@ -36,28 +36,28 @@ class CausalEvaluator(Protocol):
     def token_logprobs(self, pairs: Sequence[tuple[str, str]]) -> list[FloatArray]:
         """Return the natural-log probabilities of each continuation's tokens given its prompt.
 
-        Prompt and continuation are tokenised together. A token that straddles the boundary holds generated
-        characters, so it is scored as a whole and counts as one token of the continuation.
+        Prompt and continuation are tokenised as one text. A token across the boundary contains generated
+        characters, so it counts as one token of the continuation.
         """
         ...
 
 
 @runtime_checkable
 class StartsScoring(Protocol):
-    """An evaluator that can begin with texts while the numbers of others are still waited for."""
+    """An evaluator with asynchronous scoring: it can start texts before earlier ones are finished."""
 
     def start(
-        self, pairs: Sequence[tuple[str, str]], tell: Callable[[int], None]
+        self, pairs: Sequence[tuple[str, str]], on_progress: Callable[[int], None]
     ) -> Callable[[], list[FloatArray]]:
-        """Begin what ``token_logprobs`` does and return what waits for it, in whatever thread.
+        """Start ``token_logprobs``; return a function that waits for the result, callable in any thread.
 
-        ``tell`` is given the number of texts that are done, now and then.
+        ``on_progress`` receives the number of newly finished texts.
         """
         ...
 
 
 class LoadEvaluator(Protocol):
-    """Turns the text after ``name:`` (may be empty) and a device name into an evaluator."""
+    """Loads an evaluator from the text after ``name:`` (may be empty) and a device name."""
 
     def __call__(self, argument: str, device: str | None = None) -> CausalEvaluator:
         """Load the evaluator."""
@@ -76,7 +76,7 @@ EVALUATORS: Registry[LoadEvaluator] = Registry(
 
 
 def load_evaluator(spec: str = DEFAULT_EVALUATOR, device: str | None = None) -> CausalEvaluator:
-    """Return the evaluator called ``spec``: ``tiny-ar``, ``smol-ar``, ``hf:ORG/NAME`` or ``hf:FOLDER``."""
+    """Load the evaluator ``spec``: ``tiny-ar``, ``smol-ar``, ``hf:ORG/NAME`` or ``hf:FOLDER``."""
     name, _, argument = spec.partition(":")
     try:
         load = EVALUATORS.get(name)
@@ -117,9 +117,9 @@ class ExternalPerplexity:
         evaluator: its name.
         median_ppl: median over samples of the per-sample perplexity (the paper's figure).
         exp_mean_nll: exp of the mean over samples of the per-sample mean NLL.
-        pooled_ppl: exp of total NLL / total tokens; long samples weigh more.
+        pooled_ppl: exp of total NLL / total tokens; long samples have more weight.
         n_samples: samples with at least one scored token.
-        n_undefined: samples without (empty text).
+        n_undefined: samples without a scored token (empty text).
         n_scored: evaluator tokens scored.
         retokenization_ratio: evaluator tokens / generator tokens over the scored samples.
     """
@@ -143,20 +143,22 @@ def score_texts(
         evaluator: the autoregressive model.
         prompts: prompt texts; may be empty strings.
         texts: generated texts, already cut at the first EOS.
-        n_tokens: how many tokens of the generating model each text is.
+        n_tokens: number of the generating model's tokens in each text.
     """
     if not len(prompts) == len(texts) == len(n_tokens):
         raise UserInputError(
-            f"{len(prompts)} prompts, {len(texts)} texts and {len(n_tokens)} lengths do not match"
+            f"{len(prompts)} prompts, {len(texts)} texts and {len(n_tokens)} lengths do not match; "
+            "give one prompt and one length per text"
         )
     nll = np.full(len(texts), np.nan)
     scored = np.zeros(len(texts))
-    wanted = [place for place, text in enumerate(texts) if text]
-    rows = evaluator.token_logprobs([(prompts[place], texts[place]) for place in wanted]) if wanted else []
-    for place, row in zip(wanted, rows, strict=True):
+    nonempty = [place for place, text in enumerate(texts) if text]
+    pairs = [(prompts[place], texts[place]) for place in nonempty]
+    rows = evaluator.token_logprobs(pairs) if pairs else []
+    for place, row in zip(nonempty, rows, strict=True):
         if not np.isfinite(row).all():
             raise ModelOutputError(
-                f"evaluator {evaluator.name} gave a non-finite log-probability for text {place}"
+                f"evaluator {evaluator.name} returned a non-finite log-probability for text {place}"
             )
         if len(row):
             nll[place], scored[place] = -float(np.mean(row)), len(row)

@@ -1,9 +1,9 @@
-"""Bits per byte of the sampler that a policy defines: exact, estimated over seeds, or none.
+"""Bits per byte of the sampler that a policy defines: exact, estimated over seeds, or undefined.
 
 A randomised policy draws its path, so its likelihood of a text is the mean of P over paths. K seeds give
-log mean P, on average too low (Jensen), the less so the larger K: never worse than the mean of log P. Its
-interval over texts covers the draws too, since every text has draws of its own; the one over seeds holds the
-texts fixed (jackknife over seeds, Student's).
+log mean P. By Jensen's inequality this is too low on average; the bias shrinks with K, and the value is never
+below the mean of log P. The interval over texts includes the variation of the draws, because every text has
+separate draws. The interval over seeds keeps the texts fixed (jackknife over seeds, Student's t).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from scipy import special
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling, function_of_sums, student_t
 from orderlens.metrics.segments import FloatArray, divide
 
-NO_BYTES = "the runs do not hold the scored texts"
-NO_LIKELIHOOD = "no likelihood: the order sees the target, or tokens were chosen among draws"
+NO_BYTES = "the runs do not store the scored texts"
+NO_LIKELIHOOD = "not a likelihood: the order sees the target, or tokens were chosen among draws"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class TextBits:
 
     Attributes:
         kind: ``exact``, ``estimate`` or ``none``.
-        log_prob_TK: log P of each text along each seed's path (nats), NaN where one is missing.
+        log_prob_TK: log P of each text along each seed's path (nats); NaN if missing.
         n_bytes_T: UTF-8 bytes of the texts.
-        prompts: what names the texts.
+        prompts: the prompt of each text, which identifies it.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class TextBits:
 
     @classmethod
     def of(cls, part: pd.DataFrame) -> TextBits:
-        """Take the scored traces of one policy: ``prompt, seed, log_prob, n_bytes, likelihood``."""
+        """Read the scored traces of one policy: ``prompt, seed, log_prob, n_bytes, likelihood``."""
         kinds = set(part["likelihood"].dropna())
         kind = next((name for name in ("none", "estimate", "exact") if name in kinds), "none")
         seeds = part["seed"].fillna(-1)
@@ -62,10 +62,10 @@ class TextBits:
         return known.astype(np.float64)
 
     def bits(self, without: int | None = None) -> FloatArray:
-        """Return −log2 of the mean of P over seeds [T], one seed left out where asked."""
-        kept = self.log_prob_TK if without is None else np.delete(self.log_prob_TK, without, axis=1)
-        found = special.logsumexp(kept, axis=1) - math.log(kept.shape[1])
-        return np.asarray(-found / math.log(2), np.float64)
+        """Return −log2 of the mean of P over seeds [T], optionally without one seed."""
+        used = self.log_prob_TK if without is None else np.delete(self.log_prob_TK, without, axis=1)
+        log_mean = special.logsumexp(used, axis=1) - math.log(used.shape[1])
+        return np.asarray(-log_mean / math.log(2), np.float64)
 
     def per_byte(self, resampling: Resampling) -> Estimate:
         """Return bits per byte (all bits over all bytes) with an interval over texts."""
@@ -81,7 +81,7 @@ class TextBits:
         return Estimate(found.value, found.low, found.high, found.n, missing)
 
     def over_seeds(self, level: float) -> Estimate:
-        """Return the same number with an interval over seeds, the texts held fixed."""
+        """Return the same number with an interval over seeds, for fixed texts."""
         if self.kind != "estimate":
             return Estimate.undefined("nothing is drawn" if self.kind == "exact" else NO_LIKELIHOOD)
         if self.n_seeds < 2:

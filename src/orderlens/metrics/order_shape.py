@@ -1,8 +1,7 @@
-"""The shape of a path: how close to left-to-right it is, and what it does at the end of the text.
+"""The shape of a path: how close it is to left-to-right, and the order of EOS reveals at the end of the text.
 
-A path is the list of positions in reveal order, inside one block unless said otherwise. Functions on one path
-come first; the ``segment_`` versions do many paths at once for the streaming table. Nothing here looks at
-probabilities.
+A path is the list of positions in reveal order, within one block unless stated otherwise. Functions on one
+path come first; the ``segment_`` versions process many paths in one call. Does not depend on probabilities.
 
 Shape letters: N reveals, S paths.
 """
@@ -30,7 +29,7 @@ def spearman_l2r(positions_in_reveal_order: ArrayLike) -> float:
 
 
 def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:
-    """Return the Pearson correlation of average ranks; NaN when undefined (too short, or one is constant)."""
+    """Return the Pearson correlation of average ranks; NaN if too short, or if one input is constant."""
     a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(a) < 2 or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return math.nan
@@ -40,7 +39,7 @@ def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def average_ranks(values: ArrayLike) -> FloatArray:
-    """Return ranks from 1 on, equal values with the mean of theirs; importing scipy.stats takes a second."""
+    """Return ranks from 1; equal values get their mean rank. Does not import scipy.stats, which takes 1 s."""
     _, place, count = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     ranks: FloatArray = (np.cumsum(count) - (count - 1) / 2)[place]
     return ranks
@@ -76,8 +75,8 @@ def frontier_distance(positions: ArrayLike, left_edge: int | None = None) -> Int
     """Return for each reveal its distance to the nearest revealed position or prompt token on its left [n].
 
     Args:
-        positions: all reveals of one block in reveal order, EOS included (they are context too).
-        left_edge: last known position before the block; by default the one before its leftmost position.
+        positions: all reveals of one block in reveal order, including EOS (they are context too).
+        left_edge: last known position before the block; by default the position before its leftmost one.
     """
     path = _path(positions)
     edge = None if left_edge is None else np.array([left_edge])
@@ -86,12 +85,12 @@ def frontier_distance(positions: ArrayLike, left_edge: int | None = None) -> Int
 
 @dataclass(frozen=True, slots=True)
 class EosCascade:
-    """The longest run of steps that seal the tail with EOS from right to left.
+    """The longest run of steps that reveal EOS from right to left at the end of the text.
 
     Attributes:
-        length: number of steps (0 when no EOS was revealed).
-        start: its first step, NaN when there is none.
-        resume: first later step that reveals content, NaN when there is none.
+        length: number of steps (0 without EOS).
+        start: its first step; NaN without EOS.
+        resume: first later step that reveals content; NaN if there is none.
     """
 
     length: int
@@ -111,7 +110,7 @@ def eos_cascade(positions: ArrayLike, is_eos: ArrayLike, is_content: ArrayLike |
 
 
 def agreement(path_a: ArrayLike, path_b: ArrayLike) -> float:
-    """Return the Spearman correlation of two orders' reveal steps on the positions they share."""
+    """Return the Spearman correlation of two orders' reveal steps over their common positions."""
     a, b = _path(path_a), _path(path_b)
     _, at_a, at_b = np.intersect1d(a, b, return_indices=True)
     return rank_correlation(at_a, at_b)
@@ -146,13 +145,13 @@ def segment_concordance(path_N: IntArray, segments: Segments) -> FloatArray:
 
 
 def masks_to_the_left(path_N: IntArray, segments: Segments) -> IntArray:
-    """Return for each reveal how many still masked positions of its path lie left of it [N]."""
+    """Return for each reveal the number of masked positions of its path to its left [N]."""
     ranks = position_ranks(path_N, segments)
     return ranks - earlier_and_smaller(ranks, segments)
 
 
 def position_ranks(path_N: IntArray, segments: Segments) -> IntArray:
-    """Return the rank of each position among the positions of its own path, from 0 [N]."""
+    """Return the rank of each position within its path, from 0 [N]."""
     ranks = np.empty(len(path_N), np.int64)
     ranks[segments.text_order(path_N)] = segments.ranks()
     return ranks
@@ -163,22 +162,23 @@ def segment_frontier_distance(
 ) -> IntArray:
     """Return ``frontier_distance`` of every reveal [N].
 
-    Reveals are taken back from the last to the first: when only the first t are left, the left neighbour of
-    reveal t in the linked list of positions is what it saw. One vector step per reveal of the longest path.
+    Reveals are removed from a linked list of positions, last reveal first. When only the first t remain, the
+    left neighbour of reveal t in the list is the nearest position that was revealed before it. There is one
+    vector step per reveal of the longest path.
     """
     if not segments.n_rows:
         return np.zeros(0, np.int64)
     in_text = segments.text_order(path_N)
     place = np.empty(len(path_N), np.int64)
     place[in_text] = np.arange(len(path_N))
-    # Slot 0 of each path is a sentinel for its left edge; row r sits at slot place + its path index + 1.
+    # Slot 0 of each path is a sentinel for its left edge; row r is at slot place + its path index + 1.
     node = place + segments.ids() + 1
     filled = segments.lengths > 0
     edge = path_N[in_text[segments.starts[filled]]] - 1 if left_edge_S is None else left_edge_S[filled]
     position = np.empty(len(path_N) + segments.count, np.int64)
     position[node] = path_N
     position[(segments.starts + np.arange(segments.count))[filled]] = edge
-    left = np.arange(-1, len(position))  # one spare entry: the right neighbour of the very last node
+    left = np.arange(-1, len(position))  # one extra entry: the right neighbour of the last node
     right = np.arange(1, len(position) + 1)
     distance = np.empty(len(path_N), np.int64)
     active = np.flatnonzero(filled)
@@ -205,8 +205,8 @@ def segment_eos_cascade(
     )
     run_length = np.where(eos_N, np.arange(n_rows) - run_start + 1, 0)
     longest = segments.reduce(np.maximum, run_length, 0).astype(np.int64)
-    # The first row that reaches the longest length ends the cascade.
-    ends = np.where((run_length == segments.spread(longest)) & eos_N, np.arange(n_rows), n_rows)
+    # The cascade ends at the first row with the longest length.
+    ends = np.where((run_length == segments.repeat(longest)) & eos_N, np.arange(n_rows), n_rows)
     last = segments.reduce(np.minimum, ends, n_rows).astype(np.int64)
     next_content = np.where(content_N, np.arange(n_rows), n_rows)
     next_content = np.minimum.accumulate(next_content[::-1])[::-1] if n_rows else next_content
@@ -222,5 +222,5 @@ def _path(positions: ArrayLike) -> IntArray:
     if path.ndim != 1:
         raise UserInputError(f"a path must be one list of positions, got shape {path.shape}")
     if path.size and not np.isfinite(path.astype(np.float64)).all():
-        raise UserInputError("a path must hold positions, got an undefined value")
+        raise UserInputError("a path must contain positions, got an undefined value")
     return path.astype(np.int64)

@@ -1,7 +1,7 @@
-"""Statistics of one path's log-probabilities, and of many paths at once; Lorenz curves and Gini of blocks.
+"""Statistics of the log-probabilities of one path or of many paths; Lorenz curves and Gini of blocks.
 
-``y_t = log q_t`` in nats, in reveal order. Variances use ddof = 0. A trace that holds a NaN or an infinity
-has no statistics: they are NaN, and ``n`` still counts its reveals. Does not know tokens, orders or tables.
+``y_t = log q_t`` in nats, in reveal order. Variances use ddof = 0. The statistics of a trace with a NaN or an
+infinity are NaN; ``n`` still counts its reveals. Does not depend on tokens, orders or tables.
 
 Shape letters: N reveals, S traces.
 """
@@ -27,7 +27,7 @@ LOG_HALF = math.log(0.5)
 
 @dataclass(frozen=True, slots=True)
 class PathStats:
-    """Statistics of one trace, nats where not said otherwise.
+    """Statistics of one trace, in nats unless stated otherwise.
 
     Attributes:
         n: number of reveals.
@@ -42,9 +42,9 @@ class PathStats:
         sq_delta_reveal: Σ (log q_t − log q_{t−1})² in reveal order.
         abs_delta_text: the same sum of absolute values in text order (NaN without positions).
         sq_delta_text: the same sum of squares in text order (NaN without positions).
-        gini: Gini coefficient of −log q over the whole trace.
-        gini_block0: over its first block (the whole trace when no blocks are given).
-        gini_mean: mean over its blocks.
+        gini: Gini coefficient of −log q over the trace.
+        gini_block0: the same over its first block (over the trace if no blocks are given).
+        gini_mean: its mean over blocks.
         var_about: mean of (log q − reference)² (NaN without a reference).
         jensen_loss: n·g(mean) − Σ g(log q_t) by noise scale σ.
     """
@@ -87,10 +87,10 @@ def path_stats(
     """
     values = _trace(log_q)
     one = Segments.one(len(values))
-    where = None if positions is None else _beside(positions, values, "positions")
+    where = None if positions is None else _matching(positions, values, "positions")
     stats = segment_path_stats(values, one, where)
     about = math.nan if reference is None else stats["var"][0] + (stats["mean"][0] - reference) ** 2
-    per_block = np.zeros(len(values), np.int64) if blocks is None else _beside(blocks, values, "blocks")
+    per_block = np.zeros(len(values), np.int64) if blocks is None else _matching(blocks, values, "blocks")
     block0, mean = block_gini(values, one, per_block)
     loss = {sigma: float(segment_jensen_loss(values, one, sigma)[0]) for sigma in sigmas}
     numbers = {name: float(column[0]) for name, column in stats.items() if name != "n"}
@@ -110,11 +110,11 @@ def segment_path_stats(
 ) -> dict[str, FloatArray]:
     """Return the statistics of every trace as columns [S], named as in ``PathStats``.
 
-    Blocks, Jensen losses and ``var_about`` have their own functions because they need more than log q.
+    Blocks, Jensen losses and ``var_about`` have separate functions, because they need more than log q.
     """
     bad = segments.any(~np.isfinite(log_q_N))
     log_q_N = np.where(np.isfinite(log_q_N), log_q_N, log_q_N.dtype.type(0))
-    # Compared in the stored precision: float32(log ½) widened to float64 would count as below ½.
+    # Compared in the stored precision: float32(log ½) cast to float64 would count as below ½.
     bottleneck = segments.mean(log_q_N < log_q_N.dtype.type(LOG_HALF))
     y_N = log_q_N.astype(np.float64)
     mean = segments.mean(y_N)
@@ -122,12 +122,12 @@ def segment_path_stats(
     median = segments.quantile(ordered, 0.5)
     stats = {
         "mean": mean,
-        "var": segments.mean((y_N - segments.spread(mean)) ** 2),
+        "var": segments.mean((y_N - segments.repeat(mean)) ** 2),
         "log_prob": np.where(segments.lengths > 0, segments.total(y_N), np.nan),
         "min": segments.quantile(ordered, 0.0),
         "q05": segments.quantile(ordered, 0.05),
         "bottleneck_rate": bottleneck,
-        "mad": segments.quantile(segments.sort(np.abs(y_N - segments.spread(median))), 0.5),
+        "mad": segments.quantile(segments.sort(np.abs(y_N - segments.repeat(median))), 0.5),
         **_steps(y_N, segments, "reveal"),
         **_steps(y_N if positions_N is None else y_N[segments.text_order(positions_N)], segments, "text"),
     }
@@ -138,8 +138,33 @@ def segment_path_stats(
     return {"n": segments.lengths.astype(np.float64), **stats}
 
 
+GROUP = 16
+"""Number of neighbouring tokens whose mean log q is a group confidence."""
+
+
+def segment_lowest(
+    log_q_N: AnyArray, segments: Segments, positions_N: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return two statistics of the weakest part of every trace [S]; NaN if a log q is not finite.
+
+    The first is the mean of the ceil(n/10) smallest log q. The second is the smallest mean of log q over
+    ``GROUP`` neighbouring tokens in the text, or the mean of a shorter text.
+    """
+    bad = segments.any(~np.isfinite(log_q_N)) | (segments.lengths == 0)
+    y_N = np.where(np.isfinite(log_q_N), log_q_N, 0.0).astype(np.float64)
+    n_low = -(-segments.lengths // 10)
+    low_N = np.where(segments.ranks() < segments.repeat(n_low), segments.sort(y_N), 0.0)
+    width = np.minimum(segments.lengths, GROUP)
+    before = np.concatenate([[0.0], np.cumsum(y_N[segments.text_order(positions_N)])])
+    width_N = segments.repeat(width)
+    start_N = np.maximum(np.arange(segments.n_rows) + 1 - width_N, 0)
+    mean_N = (before[1:] - before[start_N]) / np.maximum(width_N, 1)
+    group = segments.reduce(np.minimum, np.where(segments.ranks() >= width_N - 1, mean_N, np.inf))
+    return np.where(bad, np.nan, divide(segments.total(low_N), n_low)), np.where(bad, np.nan, group)
+
+
 def segment_jensen_loss(log_q_N: AnyArray, segments: Segments, sigma: float) -> FloatArray:
-    """Return n·g(mean) − Σ g(log q_t) of every trace [S] at noise scale ``sigma``; NaN where undefined."""
+    """Return n·g(mean) − Σ g(log q_t) of every trace [S] at noise scale ``sigma``; NaN if undefined."""
     return jensen_loss_of(log_success_rows(log_q_N, sigma), segments.mean(log_q_N), segments, sigma)
 
 
@@ -151,7 +176,7 @@ def jensen_loss_of(g_N: FloatArray, mean_S: FloatArray, segments: Segments, sigm
 
 
 def log_success_rows(log_q_N: AnyArray, sigma: float) -> FloatArray:
-    """Return g(log q) [N], NaN where log q is not finite; q that rounds to 1 or above succeeds surely."""
+    """Return g(log q) [N]; NaN where log q is not finite, 0 where q rounds to 1 or above."""
     from orderlens.theory import log_success
 
     y_N = np.asarray(log_q_N, np.float64)
@@ -186,7 +211,7 @@ def first_and_mean(
 ) -> tuple[FloatArray, FloatArray]:
     """Return each trace's value in its first block, and the mean over its blocks with a value, both [S].
 
-    ``is_first_B`` says which blocks are first ones: after dropping rows a trace's first block may be gone.
+    ``is_first_B`` marks the first blocks. A trace may lack one if its rows were filtered out.
     """
     first = np.full(owner.count, np.nan)
     first[owner.ids()[is_first_B]] = value_B[is_first_B]
@@ -200,12 +225,12 @@ def block_variance(log_q: ArrayLike, blocks: ArrayLike) -> tuple[float, float]:
     They sum to the variance of the trace (the law of total variance).
     """
     values = _trace(log_q)
-    parts, _ = sub_blocks(Segments.one(len(values)), _beside(blocks, values, "blocks"))
+    parts, _ = sub_blocks(Segments.one(len(values)), _matching(blocks, values, "blocks"))
     if not len(values):
         return math.nan, math.nan
     mean = parts.mean(values)
     share = parts.lengths / len(values)
-    inside = parts.mean((values - parts.spread(mean)) ** 2)
+    inside = parts.mean((values - parts.repeat(mean)) ** 2)
     return float(share @ inside), float(share @ (mean - values.mean()) ** 2)
 
 
@@ -227,7 +252,7 @@ def _steps(y_N: FloatArray, segments: Segments, name: str) -> dict[str, FloatArr
 
 
 def _information(log_q_N: FloatArray) -> FloatArray:
-    return np.maximum(-log_q_N, 0.0)  # rounding can leave log q a hair above 0
+    return np.maximum(-log_q_N, 0.0)  # rounding can make log q slightly positive
 
 
 def _trace(log_q: ArrayLike) -> FloatArray:
@@ -241,7 +266,7 @@ def _trace(log_q: ArrayLike) -> FloatArray:
     return values
 
 
-def _beside(other: ArrayLike, values: FloatArray, name: str) -> IntArray:
+def _matching(other: ArrayLike, values: FloatArray, name: str) -> IntArray:
     array = np.asarray(other, np.int64)
     if array.shape != values.shape:
         raise UserInputError(f"{name} has shape {array.shape}, log_q has {values.shape}; give one per reveal")
@@ -251,7 +276,7 @@ def _beside(other: ArrayLike, values: FloatArray, name: str) -> IntArray:
 def lorenz(s: ArrayLike) -> FloatArray:
     """Return the Lorenz curve L_0 = 0, L_1, …, L_n = 1 of ``s`` sorted ascending [n + 1].
 
-    All zeros give the diagonal; an undefined value or an empty block gives NaN.
+    If all values are 0, it is the diagonal. An undefined value or an empty block gives NaN.
     """
     shares = _block(s)
     if not len(shares) or not np.isfinite(shares).all():
@@ -274,7 +299,7 @@ def segment_gini(s_N: FloatArray, segments: Segments) -> FloatArray:
     """Return the Gini coefficient of every segment [S]."""
     bad = segments.any(~np.isfinite(s_N))
     ordered = segments.sort(np.where(np.isfinite(s_N), s_N, 0.0))
-    weight = 2.0 * segments.ranks() + 1 - segments.spread(segments.lengths)
+    weight = 2.0 * segments.ranks() + 1 - segments.repeat(segments.lengths)
     total = segments.total(ordered)
     value = divide(segments.total(weight * ordered), segments.lengths * total)
     value[(total == 0) & (segments.lengths > 0)] = 0.0
@@ -283,7 +308,7 @@ def segment_gini(s_N: FloatArray, segments: Segments) -> FloatArray:
 
 
 def segment_lorenz(s_SK: FloatArray) -> FloatArray:
-    """Return the Lorenz curves [S, K + 1] of blocks of K steps each; NaN where a value is undefined."""
+    """Return the Lorenz curves [S, K + 1] of blocks of K steps each; NaN if a value is undefined."""
     ordered = np.sort(s_SK, axis=1)
     total = ordered.sum(axis=1, keepdims=True)
     curve = divide(np.cumsum(ordered, axis=1), total)
@@ -294,7 +319,7 @@ def segment_lorenz(s_SK: FloatArray) -> FloatArray:
 
 
 def lorenz_gini(curve: ArrayLike) -> float:
-    """Return the Gini coefficient that a Lorenz curve [n + 1] encloses (1 − twice the trapezoid area)."""
+    """Return the Gini coefficient of a Lorenz curve [n + 1] (1 − twice the trapezoid area)."""
     heights = np.asarray(curve, np.float64)
     return float(1.0 - np.mean(heights[1:] + heights[:-1]))
 

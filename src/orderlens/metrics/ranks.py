@@ -1,6 +1,6 @@
-"""Rank statistics between a number of the trace and correctness: Mann-Whitney, partial Spearman, AUROC.
+"""Rank statistics between a trace statistic and correctness: Mann-Whitney, partial Spearman, AUROC.
 
-AUROCs come with DeLong's covariance, for one score or several scores of the same rows.
+AUROCs have DeLong's covariance, for one score or several scores of the same rows.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from orderlens.metrics.segments import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class RankTest:
-    """A statistic and its p-value; both NaN when undefined."""
+    """A statistic and its p-value; both NaN if undefined."""
 
     statistic: float
     p: float
 
 
 def mann_whitney_less(correct: ArrayLike, incorrect: ArrayLike) -> RankTest:
-    """Return U and the one-sided p of "correct samples have smaller values" (an unpaired test).
+    """Return U and the one-sided p-value of "correct samples have smaller values" (an unpaired test).
 
     Exact without ties in small samples, otherwise the normal approximation with continuity correction.
     """
@@ -38,9 +38,9 @@ def mann_whitney_less(correct: ArrayLike, incorrect: ArrayLike) -> RankTest:
 
 
 def partial_spearman(x: ArrayLike, y: ArrayLike, covariates: Sequence[ArrayLike]) -> RankTest:
-    """Return the Spearman correlation with the covariates' ranks regressed out, and its two-sided p.
+    """Return the Spearman correlation with the covariates' ranks regressed out, and its two-sided p-value.
 
-    Constant covariates are ignored. NaN when nothing of x or y is left, or there are too few rows.
+    Constant covariates are ignored. NaN if the residual of x or y is 0, or with too few rows.
     """
     ranked = [scipy.stats.rankdata(np.asarray(column, np.float64)) for column in (x, y, *covariates)]
     n = len(ranked[0])
@@ -48,7 +48,7 @@ def partial_spearman(x: ArrayLike, y: ArrayLike, covariates: Sequence[ArrayLike]
     a, b = (residuals(column, basis) for column in ranked[:2])
     freedom = n - 1 - basis.shape[1]
     scale = math.sqrt(float(a @ a) * float(b @ b))
-    # What rounding leaves of a column that the covariates explain fully is no signal.
+    # If the covariates explain a column fully, its residual is only rounding error.
     if freedom < 1 or scale <= 1e-9 * n**3:
         return RankTest(math.nan, math.nan)
     rho = min(1.0, max(-1.0, float(a @ b) / scale))
@@ -56,7 +56,7 @@ def partial_spearman(x: ArrayLike, y: ArrayLike, covariates: Sequence[ArrayLike]
 
 
 def correlation_p(rho: float, freedom: int) -> float:
-    """Return the two-sided p of a (partial) correlation by Student's t."""
+    """Return the two-sided p-value of a (partial) correlation by Student's t."""
     if abs(rho) >= 1:
         return 0.0
     t = rho * math.sqrt(freedom / (1 - rho**2))
@@ -72,9 +72,9 @@ def orthonormal_basis(columns: Sequence[FloatArray], n: int) -> FloatArray:
 
 
 def natural_spline_basis(values: ArrayLike, knots: int = 5) -> list[FloatArray]:
-    """Return columns that let a fit bend along ``values``: a natural cubic spline of their normal scores.
+    """Return the columns of a natural cubic spline of the normal scores of ``values``.
 
-    Straight beyond the outer knots, which lie at quantiles; nothing is assumed to be monotone.
+    Linear beyond the outer knots, which are at quantiles; not necessarily monotone.
     """
     column = np.asarray(values, np.float64)
     x = scipy.special.ndtri((scipy.stats.rankdata(column) - 0.5) / max(len(column), 1))
@@ -91,9 +91,9 @@ def natural_spline_basis(values: ArrayLike, knots: int = 5) -> list[FloatArray]:
 
 
 def residuals(column: FloatArray, basis: FloatArray) -> FloatArray:
-    """Return what of ``column`` the basis does not explain."""
+    """Return the residuals of ``column`` after projection on the basis."""
     once = column - basis @ (basis.T @ column)
-    return np.asarray(once - basis @ (basis.T @ once))  # twice is enough against cancellation
+    return np.asarray(once - basis @ (basis.T @ once))  # projected twice against cancellation
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class DeLong:
     covariance: FloatArray
 
     def estimate(self, place: int, n: int, level: float = 0.95) -> Estimate:
-        """Return one AUROC with its normal interval, cut to [0, 1]."""
+        """Return one AUROC with its normal interval, clipped to [0, 1]."""
         value = float(self.auroc[place])
         variance = float(self.covariance[place, place])
         if math.isnan(variance):
@@ -113,11 +113,11 @@ class DeLong:
         return Estimate(value, max(0.0, value - half), min(1.0, value + half), n)
 
     def compare(self, first: int, second: int) -> tuple[float, float]:
-        """Return the difference of two AUROCs of the same rows and its two-sided p."""
+        """Return the difference of two AUROCs of the same rows and its two-sided p-value."""
         difference = float(self.auroc[first] - self.auroc[second])
         cov = self.covariance
         variance = float(cov[first, first] + cov[second, second] - 2 * cov[first, second])
-        if variance <= 1e-15:  # the two scores rank the rows alike
+        if variance <= 1e-15:  # the two scores give the same ranking
             return difference, math.nan if abs(difference) < 1e-12 else 0.0
         return difference, float(2 * scipy.special.ndtr(-abs(difference) / math.sqrt(variance)))
 
@@ -125,7 +125,7 @@ class DeLong:
 def delong(scores_KN: ArrayLike, correct_N: ArrayLike) -> DeLong:
     """Return the AUROC of each score (larger = more likely correct) and DeLong's covariance [K, K].
 
-    Midranks make it O(K N log N). NaN when one class is empty; the covariance needs two rows of each class.
+    O(K N log N), by midranks. NaN if one class is empty; the covariance needs two rows of each class.
     """
     scores = np.atleast_2d(np.asarray(scores_KN, np.float64))
     yes = np.asarray(correct_N, np.bool_)

@@ -1,7 +1,7 @@
-"""Many traces in one flat array: reductions, sorting and counting inside contiguous segments.
+"""Many traces in one flat array: reductions, sorting and counting within contiguous segments.
 
-The streaming path works on chunks of a million rows; nothing here loops over traces in Python.
-Knows nothing of tables or of what the numbers mean. Shape letters: N rows, S segments.
+Chunks have up to a million rows; no function loops over traces in Python. Does not depend on tables or the
+meaning of the numbers. Shape letters: N rows, S segments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AnyArray: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Contiguous runs that cover a flat array: run i is ``[bounds[i], bounds[i + 1])`` and may be empty."""
+    """Contiguous segments of a flat array: segment i is ``[bounds[i], bounds[i + 1])`` and may be empty."""
 
     bounds: IntArray
 
@@ -36,7 +36,7 @@ class Segments:
 
     @classmethod
     def of_changes(cls, *keys: AnyArray) -> Segments:
-        """Return the maximal runs in which every one of the equally long ``keys`` is constant."""
+        """Return the longest segments in which each of the ``keys``, all of equal length, is constant."""
         n_rows = len(keys[0])
         if n_rows == 0:
             return cls(np.zeros(1, np.int64))
@@ -66,20 +66,20 @@ class Segments:
         """Rows of each segment [S]."""
         return np.diff(self.bounds)
 
-    def spread(self, values_S: AnyArray) -> AnyArray:
+    def repeat(self, values_S: AnyArray) -> AnyArray:
         """Return each segment's value on each of its rows [N]."""
         return np.repeat(values_S, self.lengths)
 
     def ids(self) -> IntArray:
         """Return the segment index of each row [N]."""
-        return self.spread(np.arange(self.count))
+        return self.repeat(np.arange(self.count))
 
     def ranks(self) -> IntArray:
-        """Return the place of each row in its segment, from 0 [N]."""
-        return np.arange(self.n_rows) - self.spread(self.starts)
+        """Return the index of each row within its segment, from 0 [N]."""
+        return np.arange(self.n_rows) - self.repeat(self.starts)
 
-    def kept(self, keep_N: BoolArray) -> Segments:
-        """Return the segments as they stand after dropping the rows where ``keep_N`` is false."""
+    def filter(self, keep_N: BoolArray) -> Segments:
+        """Return the segments after dropping the rows where ``keep_N`` is false."""
         return Segments(np.concatenate([[0], np.cumsum(keep_N)])[self.bounds].astype(np.int64))
 
     def reduce(self, ufunc: np.ufunc, values_N: AnyArray, empty: float = np.nan) -> AnyArray:
@@ -97,7 +97,7 @@ class Segments:
         return np.asarray(self.reduce(np.add, np.asarray(values_N, np.float64), 0.0), np.float64)
 
     def mean(self, values_N: AnyArray) -> FloatArray:
-        """Return the mean of each segment [S]; NaN where it is empty."""
+        """Return the mean of each segment [S]; NaN if it is empty."""
         return divide(self.total(values_N), self.lengths)
 
     def any(self, flags_N: BoolArray) -> BoolArray:
@@ -105,7 +105,7 @@ class Segments:
         return self.total(flags_N) > 0
 
     def sort(self, values_N: AnyArray) -> AnyArray:
-        """Return the values sorted inside each segment [N].
+        """Return the values sorted within each segment [N].
 
         Segments of similar length are padded to a power of two and sorted as the rows of one matrix.
         """
@@ -139,7 +139,7 @@ class Segments:
     def text_order(self, positions_N: IntArray) -> IntArray:
         """Return row indices [N] that put every segment's rows in order of position.
 
-        A path that fills a gap-free stretch is placed by counting; any other falls back to a sort.
+        Paths without gaps are placed by counting; otherwise the rows are sorted.
         """
         if not self.n_rows:
             return np.zeros(0, np.int64)
@@ -147,8 +147,8 @@ class Segments:
         last = np.asarray(self.reduce(np.maximum, positions_N, -1)).astype(np.int64)
         if np.array_equal((last - first + 1)[self.lengths > 0], self.lengths[self.lengths > 0]):
             order = np.full(self.n_rows, -1, np.int64)
-            order[positions_N - self.spread(first - self.starts)] = np.arange(self.n_rows)
-            if (order >= 0).all():  # otherwise some position was given twice
+            order[positions_N - self.repeat(first - self.starts)] = np.arange(self.n_rows)
+            if (order >= 0).all():  # otherwise a position occurs twice
                 return order
         return np.lexsort((positions_N, self.ids()))
 
@@ -162,14 +162,14 @@ def divide(numerator: ArrayLike, denominator: ArrayLike) -> FloatArray:
 
 
 _SHORT = 255
-"""Longest segment whose counts fit into a byte."""
+"""Longest segment whose counts fit in a byte."""
 
 
 def earlier_and_smaller(ranks_N: IntArray, segments: Segments) -> IntArray:
-    """Return for each row how many earlier rows of its segment have a smaller rank [N].
+    """Return for each row the number of earlier rows of its segment with a smaller rank [N].
 
-    ``ranks_N`` are distinct whole numbers in 0…length−1 inside each segment. Short segments (blocks) of equal
-    length are compared side by side in bytes; long ones take one pass per binary digit.
+    ``ranks_N`` are distinct integers in 0…length−1 within each segment. Short segments of equal length are
+    compared in parallel, in bytes; long segments take one pass per binary digit.
     """
     counts = np.zeros(segments.n_rows, np.int64)
     lengths = segments.lengths
@@ -182,15 +182,16 @@ def earlier_and_smaller(ranks_N: IntArray, segments: Segments) -> IntArray:
             np.add.reduce(smaller.view(np.uint8), axis=0, dtype=np.uint8, out=found_LS[step])
         counts[rows_SL] = found_LS.T
     if (lengths > _SHORT).any():
-        long = segments.spread(lengths > _SHORT)
-        counts[long] = _by_digits(ranks_N[long], segments.kept(long))
+        long = segments.repeat(lengths > _SHORT)
+        counts[long] = _by_digits(ranks_N[long], segments.filter(long))
     return counts
 
 
 def _by_digits(ranks_N: IntArray, segments: Segments) -> IntArray:
-    """Do the same in O(N log length): rows with equal leading digits stay together in time order.
+    """Do the same in O(N log length), by a radix sort from the highest binary digit.
 
-    From the highest digit on, a row with digit 1 counts the rows with digit 0 before it in its group.
+    Rows with equal leading digits form a group, in the original order. In each pass a row with digit 1 counts
+    the rows with digit 0 before it in its group.
     """
     counts = np.zeros(segments.n_rows, np.int64)
     rows = np.arange(segments.n_rows)
@@ -198,11 +199,11 @@ def _by_digits(ranks_N: IntArray, segments: Segments) -> IntArray:
     for bit in range(int(segments.lengths.max()).bit_length() - 1, -1, -1):
         one = (ranks_N[rows] >> bit) & 1 == 1
         zeros_before = np.cumsum(~one) - ~one
-        zeros_before -= groups.spread(zeros_before[groups.starts])
+        zeros_before -= groups.repeat(zeros_before[groups.starts])
         counts[rows[one]] += zeros_before[one]
-        n_zeros = groups.kept(~one).lengths
-        place = groups.spread(groups.starts)
-        place += np.where(one, groups.spread(n_zeros) + groups.ranks() - zeros_before, zeros_before)
+        n_zeros = groups.filter(~one).lengths
+        place = groups.repeat(groups.starts)
+        place += np.where(one, groups.repeat(n_zeros) + groups.ranks() - zeros_before, zeros_before)
         moved = np.empty_like(rows)
         moved[place] = rows
         rows = moved
@@ -216,11 +217,11 @@ def _largest(kind: np.dtype[Any]) -> Any:
 
 
 def moments(values_N: AnyArray, segments: Segments) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return mean, variance (ddof = 0) and sum of each segment [S]; NaN where it is empty."""
+    """Return mean, variance (ddof = 0) and sum of each segment [S]; NaN if it is empty."""
     values = np.asarray(values_N, np.float64)
     total = segments.total(values)
     with np.errstate(invalid="ignore"):  # −inf minus −inf: no variance
         mean = divide(total, segments.lengths)
-        apart = values - segments.spread(mean)
-        var = segments.mean(apart * apart)
+        deviation = values - segments.repeat(mean)
+        var = segments.mean(deviation * deviation)
     return mean, var, np.where(segments.lengths > 0, total, np.nan)

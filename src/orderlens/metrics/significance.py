@@ -19,13 +19,13 @@ from orderlens.metrics.segments import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class McNemar:
-    """Two orders on the same items.
+    """The result of a McNemar test: two orders on the same items.
 
     Attributes:
         n: items that both answered.
-        only_first: items only the first got right.
-        only_second: items only the second got right.
-        p: exact two-sided binomial p of the disagreements; NaN without items.
+        only_first: items that only the first answered correctly.
+        only_second: items that only the second answered correctly.
+        p: exact two-sided binomial p-value of the disagreements; NaN without items.
     """
 
     n: int
@@ -54,19 +54,22 @@ def wilson(n_correct: int, n: int, level: float = 0.95) -> Estimate:
 
 def adjust(p_values: ArrayLike, method: Literal["holm", "bh"]) -> FloatArray:
     """Return p-values after Holm or Benjamini–Hochberg; undefined ones stay NaN and do not count as tests."""
-    from statsmodels.stats.multitest import multipletests
-
     p = np.asarray(p_values, np.float64)
     out = np.full(p.shape, np.nan)
-    known = np.isfinite(p)
-    if known.any():
-        out[known] = multipletests(p[known], method="holm" if method == "holm" else "fdr_bh")[1]
+    known = np.flatnonzero(np.isfinite(p))
+    rising = known[np.argsort(p[known], kind="stable")]
+    places = np.arange(len(rising))
+    if method == "holm":
+        steps = np.maximum.accumulate(p[rising] * (len(rising) - places))
+    else:
+        steps = np.minimum.accumulate((p[rising] * len(rising) / (places + 1))[::-1])[::-1]
+    out[rising] = np.minimum(steps, 1.0)
     return out
 
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """What one extra predictor adds.
+    """The contribution of one extra predictor to a logistic regression.
 
     Attributes:
         coefficient: log-odds per standard deviation of the extra predictor, given the others.
@@ -74,7 +77,7 @@ class Nested:
         high: Wald interval of the coefficient.
         statistic: likelihood-ratio statistic 2(ℓ_full − ℓ_base); for clustered rows the Wald χ².
         p: its χ² p-value with one degree of freedom.
-        why: reason when undefined, else None.
+        why: reason if undefined, else None.
     """
 
     coefficient: float
@@ -99,8 +102,8 @@ def nested_logistic(
         correct: outcomes [N].
         extra: the predictor under test [N].
         base: predictors of the smaller model, each [N].
-        clusters: prompt of each row; with it the test is Wald's with cluster-robust errors, because a
-            likelihood ratio would count the rows of one prompt as independent.
+        clusters: prompt of each row. If given, a Wald test with cluster-robust errors is used, because the
+            likelihood ratio assumes independent rows.
         level: coverage of the coefficient's interval.
     """
     outcome = np.asarray(correct, np.float64)
@@ -136,23 +139,22 @@ def _fit(outcome: FloatArray, design: FloatArray, clusters: ArrayLike | None) ->
 
     robust = {} if clusters is None else {"cov_type": "cluster", "cov_kwds": {"groups": np.asarray(clusters)}}
     with warnings.catch_warnings():
-        # Failure to converge is read off the result; the warnings would only repeat it.
+        # The result states whether the fit converged, so the warnings are redundant.
         for kind in (ConvergenceWarning, PerfectSeparationWarning, RuntimeWarning):
             warnings.simplefilter("ignore", kind)
         try:
             fit = Logit(outcome, design).fit(disp=0, maxiter=100, tol=1e-10, **robust)
         except np.linalg.LinAlgError:
             return None
-    healthy = fit.mle_retvals["converged"] and np.isfinite(fit.bse).all() and np.abs(fit.params).max() < 50
-    return fit if healthy else None
+    valid = fit.mle_retvals["converged"] and np.isfinite(fit.bse).all() and np.abs(fit.params).max() < 50
+    return fit if valid else None
 
 
 def _standard(column: ArrayLike) -> FloatArray | None:
     values = np.asarray(column, np.float64)
-    spread = values.std()
-    return (
-        None if spread <= 1e-12 * max(1.0, float(np.abs(values).max())) else (values - values.mean()) / spread
-    )
+    deviation = values.std()
+    is_constant = deviation <= 1e-12 * max(1.0, float(np.abs(values).max()))
+    return None if is_constant else (values - values.mean()) / deviation
 
 
 def _undefined(why: str) -> Nested:

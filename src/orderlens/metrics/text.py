@@ -1,6 +1,7 @@
-"""What the generated token sequences look like: diversity, length, end of text.
+"""Statistics of generated token sequences: diversity, length, end of text.
 
-Sequences are token ids in text order. ``segment_`` versions do many sequences at once. Knows no tokenizer.
+Sequences are token ids in text order. The ``segment_`` versions process many sequences in one call. Does not
+depend on a tokenizer.
 
 Shape letters: N tokens, S sequences.
 """
@@ -24,7 +25,7 @@ def cut_at_eos(tokens: Sequence[int], eos_ids: Collection[int]) -> list[int]:
 
 
 def distinct_n(tokens: ArrayLike, n: int, eos_ids: Collection[int] = ()) -> float:
-    """Return unique n-grams / n-grams of one sequence with EOS removed; NaN when it is shorter than n."""
+    """Return unique n-grams / n-grams of one sequence without EOS; NaN if it is shorter than n."""
     ids = _without(tokens, eos_ids)
     return float(segment_distinct_n(ids, Segments.one(len(ids)), n)[0])
 
@@ -32,9 +33,9 @@ def distinct_n(tokens: ArrayLike, n: int, eos_ids: Collection[int] = ()) -> floa
 def length_matched_distinct_n(
     sequences: Sequence[ArrayLike], n: int, eos_ids: Collection[int] = ()
 ) -> list[float]:
-    """Return ``distinct_n`` of sequences that answer the same prompt, all cut to the shortest one.
+    """Return ``distinct_n`` of sequences for the same prompt, all cut to the length of the shortest.
 
-    Distinct-n falls with length, so orders that end early look more diverse; equal lengths remove that.
+    Distinct-n decreases with length, so short texts look more diverse; equal lengths remove this effect.
     """
     cleaned = [_without(tokens, eos_ids) for tokens in sequences]
     length = min((len(ids) for ids in cleaned), default=0)
@@ -48,7 +49,7 @@ def eos_fraction(tokens: ArrayLike, eos_ids: Collection[int]) -> float:
 
 
 def token_entropy(tokens: ArrayLike, eos_ids: Collection[int] = ()) -> float:
-    """Return the Shannon entropy (nats) of a sequence's own token frequencies, EOS removed."""
+    """Return the Shannon entropy (nats) of the token frequencies in a sequence, without EOS."""
     ids = _without(tokens, eos_ids)
     return float(segment_token_entropy(ids, Segments.one(len(ids)))[0])
 
@@ -59,10 +60,10 @@ def segment_distinct_n(tokens_N: AnyArray, segments: Segments, n: int) -> FloatA
         raise UserInputError(f"distinct-n needs n ≥ 1, got {n}")
     codes, grams = _ngrams(tokens_N, segments, n)
     ordered = grams.sort(codes)
-    fresh = np.ones(len(codes), np.bool_)
-    fresh[1:] = ordered[1:] != ordered[:-1]
-    fresh[grams.starts[grams.lengths > 0]] = True
-    return divide(grams.total(fresh), grams.lengths)
+    is_new = np.ones(len(codes), np.bool_)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    is_new[grams.starts[grams.lengths > 0]] = True
+    return divide(grams.total(is_new), grams.lengths)
 
 
 def segment_token_entropy(tokens_N: AnyArray, segments: Segments) -> FloatArray:
@@ -80,7 +81,7 @@ def segment_token_entropy(tokens_N: AnyArray, segments: Segments) -> FloatArray:
 
 
 def _ngrams(tokens_N: AnyArray, segments: Segments, n: int) -> tuple[AnyArray, Segments]:
-    """Return one number per n-gram (equal numbers = equal n-grams) and the sequences as segments of them."""
+    """Return one code per n-gram (equal codes: equal n-grams), and the sequences as segments of the codes."""
     ids = np.asarray(tokens_N, np.int64)
     codes = ids
     for back in range(1, n):
@@ -90,7 +91,7 @@ def _ngrams(tokens_N: AnyArray, segments: Segments, n: int) -> tuple[AnyArray, S
         codes = codes[:-1] * base + ids[back:] if len(codes) else codes
     ends = segments.ranks() >= n - 1
     starts_inside = ends[n - 1 :] if len(ids) >= n else np.zeros(0, np.bool_)
-    return codes[: len(starts_inside)][starts_inside], segments.kept(ends)
+    return codes[: len(starts_inside)][starts_inside], segments.filter(ends)
 
 
 def _without(tokens: ArrayLike, eos_ids: Collection[int]) -> AnyArray:

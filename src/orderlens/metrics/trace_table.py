@@ -1,7 +1,7 @@
-"""The one table of statistics per trace: columns of whole traces in, one number per trace and statistic out.
+"""The table of statistics per trace: one number per trace and statistic, from columns of complete traces.
 
-``run.samples()``, SQL, studies, the report and the viewer all read what ``trace_table`` returns. Chunks are
-worked on as flat arrays, without a loop over traces. Does not know files, models, orders or graders.
+``run.samples()``, SQL, studies, the report and the viewer all use ``trace_table``. Chunks are processed as
+flat arrays, without a loop over traces. Does not depend on files, models, orders or graders.
 
 Shape letters: N reveals, S traces.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from orderlens.metrics.path import (
     first_and_mean,
     jensen_loss_of,
     log_success_rows,
+    segment_lowest,
     segment_path_stats,
     sub_blocks,
 )
@@ -34,6 +36,8 @@ from orderlens.metrics.segments import AnyArray, BoolArray, FloatArray, IntArray
 from orderlens.metrics.text import segment_distinct_n, segment_token_entropy
 
 Columns = dict[str, AnyArray]
+ContentDrops: TypeAlias = Literal["eos", "special"]
+"""Tokens that content statistics leave out: EOS alone, as in the paper, or EOS and special tokens."""
 
 FLAGS = ("is_eos", "is_special", "is_overflow")
 CORE = ("logq", "forward", "n_lookahead", *FLAGS)
@@ -45,20 +49,22 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "text": ("position", "token_id"),
     "jensen": (),
 }
-"""Groups of further statistics, and the columns that each reads beside ``CORE``."""
+"""Groups of additional statistics, and the columns that each needs in addition to ``CORE``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceArrays:
-    """Whole traces as flat arrays [N] and segments [S], reveals past the requested length left out.
+    """Complete traces as flat arrays [N] and segments [S], without reveals past the requested length.
 
     Attributes:
         segments: the traces.
         eos: which reveals end the text [N].
-        content: which reveals are neither EOS nor special [N].
-        columns: further columns of reveals by name [N].
-        n_overflow: reveals past the requested length, per trace [S].
-        passes: ``metrics.passes.segment_pass_counts``; empty where ``forward`` was not read.
+        content: which reveals are content: not EOS and, unless only EOS is dropped, not special [N].
+        columns: other columns of reveals by name [N].
+        n_overflow: number of reveals past the requested length, per trace [S].
+        n_overflow_before: number of these in a pass before the last pass that revealed a requested position
+            [S]. If it is not 0, later log q are conditioned on tokens that the text does not contain.
+        passes: result of ``metrics.passes.segment_pass_counts``; empty without the column ``forward``.
     """
 
     segments: Segments
@@ -66,40 +72,78 @@ class TraceArrays:
     content: BoolArray
     columns: Columns
     n_overflow: IntArray
+    n_overflow_before: IntArray
     passes: Mapping[str, IntArray]
 
     @classmethod
     def of(
-        cls, columns: Mapping[str, AnyArray], whole: Segments, known_S: AnyArray | None = None
+        cls,
+        columns: Mapping[str, AnyArray],
+        traces: Segments,
+        known_S: AnyArray | None = None,
+        drops: ContentDrops = "special",
     ) -> TraceArrays:
         """Return the arrays of some traces.
 
         Args:
-            columns: all reveals of the traces by column, ``FLAGS`` included [N].
-            whole: the traces as segments of them.
-            known_S: passes known from elsewhere, see ``segment_pass_counts`` [S].
+            columns: all reveals of the traces by column, including ``FLAGS`` [N].
+            traces: the traces as segments of the reveals.
+            known_S: known numbers of passes, see ``segment_pass_counts`` [S].
+            drops: the tokens that content leaves out.
         """
         inside = ~columns["is_overflow"]
         passes: dict[str, IntArray] = {}
         if "forward" in columns:
-            ahead = columns.get("n_lookahead", np.zeros(whole.n_rows))
-            passes = segment_pass_counts(columns["forward"], inside, ahead, whole, known_S)
-        segments, kept = whole.kept(inside), dict(columns)
+            lookahead = columns.get("n_lookahead", np.zeros(traces.n_rows))
+            passes = segment_pass_counts(columns["forward"], inside, lookahead, traces, known_S)
+        before = overflow_before(columns.get("forward", np.arange(traces.n_rows)), inside, traces)
+        segments, requested = traces.filter(inside), dict(columns)
         if not inside.all():
-            kept = {name: values[inside] for name, values in columns.items()}
-        eos, special, _ = (kept.pop(name) for name in FLAGS)
-        return cls(segments, eos, ~eos & ~special, kept, whole.lengths - segments.lengths, passes)
+            requested = {name: values[inside] for name, values in columns.items()}
+        eos, special, _ = (requested.pop(name) for name in FLAGS)
+        n_overflow = traces.lengths - segments.lengths
+        content = ~eos if drops == "eos" else ~eos & ~special
+        return cls(segments, eos, content, requested, n_overflow, before, passes)
 
     @property
     def content_segments(self) -> Segments:
         """The traces as segments of their content reveals."""
-        return self.segments.kept(self.content)
+        return self.segments.filter(self.content)
 
     def text_tokens(self) -> tuple[IntArray, Segments]:
-        """Return the tokens in text order with EOS removed, and the traces as segments of them."""
+        """Return the tokens in text order without EOS, and the traces as segments of them."""
         order = self.segments.text_order(self.columns["position"])
         keep = ~self.eos[order]
-        return self.columns["token_id"][order][keep], self.segments.kept(keep)
+        return self.columns["token_id"][order][keep], self.segments.filter(keep)
+
+
+def overflow_before(forward: IntArray, inside: BoolArray, traces: Segments) -> IntArray:
+    """Return per trace the number of overflow reveals in a pass before the last requested one [S].
+
+    Args:
+        forward: pass of each reveal [N].
+        inside: which reveals are of a requested position [N].
+        traces: the traces as segments of the reveals.
+    """
+    if inside.all():
+        return np.zeros(traces.count, np.int64)
+    last = traces.reduce(np.maximum, np.where(inside, forward, -1), -1)
+    return traces.total(~inside & (forward < traces.repeat(last))).astype(np.int64)
+
+
+def overflow_note(n_before: AnyArray) -> str | None:
+    """Return the sentence about traces that have no likelihood because of their overflow, if there are any.
+
+    Args:
+        n_before: ``n_overflow_before`` of generated traces [S].
+    """
+    concerned = int(np.count_nonzero(n_before))
+    if not concerned:
+        return None
+    return (
+        f"{concerned} of {len(n_before)} generated traces have no likelihood: they revealed positions past "
+        "the requested length before requested ones; --overflow mask keeps those positions masked."
+    )
 
 
 def trace_table(traces: TraceArrays, groups: Collection[str] = ()) -> Columns:
@@ -107,11 +151,11 @@ def trace_table(traces: TraceArrays, groups: Collection[str] = ()) -> Columns:
 
     Args:
         traces: with the columns of ``CORE`` and of the groups.
-        groups: of ``GROUPS``; without any, what ``run.samples()`` shows.
+        groups: names in ``GROUPS``; without any, the columns of ``run.samples()``.
     """
     out = _core(traces)
     if "path" in groups:
-        out = _path(traces) | out  # a trace with log q = −∞ has a mean, but no order statistics
+        out = _path(traces) | out  # keeps the mean of a trace with log q = −∞
     if "jensen" in groups:
         out |= _jensen(traces, out)
     if "shape" in groups:
@@ -138,6 +182,7 @@ def _core(traces: TraceArrays) -> Columns:
         "log_prob": total,
         "n_eos": segments.total(traces.eos).astype(np.int64),
         "n_overflow": traces.n_overflow,
+        "n_overflow_before": traces.n_overflow_before,
         **traces.passes,
     }
 
@@ -163,9 +208,10 @@ _ROWS = ("logq", "position", "block", "entropy", "max_logprob", "second_logprob"
 
 
 def _path_rows(at: Mapping[str, AnyArray], segments: Segments, first_block: int | None = None) -> Columns:
-    """Return the statistics of the path that content has as well."""
+    """Return the path statistics that exist for all reveals and for content reveals."""
     out: Columns = dict(segment_path_stats(at["logq"], segments, at["position"]))
     out["gini_block0"], out["gini_mean"] = block_gini(at["logq"], segments, at["block"], first_block)
+    out["lowest_decile"], out["lowest_group"] = segment_lowest(at["logq"], segments, at["position"])
     out["mean_entropy"] = _mean_of_known(at["entropy"], segments)
     out["mean_margin"] = _mean_of_known(np.exp(at["max_logprob"]) - np.exp(at["second_logprob"]), segments)
     return out
@@ -173,26 +219,26 @@ def _path_rows(at: Mapping[str, AnyArray], segments: Segments, first_block: int 
 
 def _jensen(traces: TraceArrays, path: Columns) -> Columns:
     out: Columns = {}
-    keep, kept = traces.content, traces.content_segments
+    keep, content = traces.content, traces.content_segments
     for sigma in SIGMAS:
         g = log_success_rows(traces.columns["logq"], sigma)
         out[f"jensen_{sigma:g}"] = jensen_loss_of(g, path["mean"], traces.segments, sigma)
-        out[f"content_jensen_{sigma:g}"] = jensen_loss_of(g[keep], path["content_mean"], kept, sigma)
+        out[f"content_jensen_{sigma:g}"] = jensen_loss_of(g[keep], path["content_mean"], content, sigma)
     return out
 
 
 def _shape(traces: TraceArrays) -> Columns:
     position, block, keep = traces.columns["position"], traces.columns["block"], traces.content
-    kept = traces.content_segments
-    content = _block_shapes(position[keep], block[keep], kept)
+    content_segments = traces.content_segments
+    content = _block_shapes(position[keep], block[keep], content_segments)
     everything = content if keep.all() else _block_shapes(position, block, traces.segments)
     blocks, _ = sub_blocks(traces.segments, block)
     distance = segment_frontier_distance(position, blocks)[keep]
     return {
         **content,
         **{f"all_{name}": values for name, values in everything.items()},
-        "frontier_distance": kept.mean(distance),
-        "frontier_adjacent": kept.mean(distance == 1),
+        "frontier_distance": content_segments.mean(distance),
+        "frontier_adjacent": content_segments.mean(distance == 1),
     }
 
 
@@ -201,7 +247,7 @@ def _block_shapes(position: IntArray, block: IntArray, segments: Segments) -> Co
     first = block[blocks.starts] == 0
     left = masks_to_the_left(position, blocks)
     n = blocks.lengths
-    # Of the n(n − 1)/2 pairs, those out of text order are the masks skipped on the left, summed over reveals.
+    # The number of pairs out of text order is the number of masks to the left, summed over reveals.
     values = {
         "spearman_l2r": segment_spearman_l2r(position, blocks),
         "local_arness": segment_local_arness(position, blocks),
@@ -215,16 +261,16 @@ def _block_shapes(position: IntArray, block: IntArray, segments: Segments) -> Co
 
 
 def _text(traces: TraceArrays) -> Columns:
-    tokens, kept = traces.text_tokens()
+    tokens, text_segments = traces.text_tokens()
     eos = traces.eos[traces.segments.text_order(traces.columns["position"])]
     ended = np.concatenate([[0], np.cumsum(eos)])
-    eos_so_far = ended[1:] - traces.segments.spread(ended[traces.segments.starts])
+    eos_so_far = ended[1:] - traces.segments.repeat(ended[traces.segments.starts])
     return {
         "eos_fraction": traces.segments.mean(traces.eos),
-        "n_tokens": kept.lengths.astype(np.float64),
+        "n_tokens": text_segments.lengths.astype(np.float64),
         "n_text": traces.segments.total(eos_so_far == 0),
-        **{f"distinct_{n}": segment_distinct_n(tokens, kept, n) for n in (1, 2, 3)},
-        "token_entropy": segment_token_entropy(tokens, kept),
+        **{f"distinct_{n}": segment_distinct_n(tokens, text_segments, n) for n in (1, 2, 3)},
+        "token_entropy": segment_token_entropy(tokens, text_segments),
     }
 
 

@@ -1,7 +1,8 @@
-"""What a model may offer beyond the Model protocol: each ability is one small protocol, asked by isinstance.
+"""Optional abilities of a model beyond the Model protocol. Each is a small protocol.
 
-A model has an ability by having its members; nothing is registered. A wrapper around a model must spell the
-members out: attributes found through ``__getattr__`` do not count from Python 3.12 on. numpy only.
+Code tests for an ability with isinstance: a model that has the members of its protocol has the ability. A
+wrapper around a model must define the members: from Python 3.12 on, attributes found through ``__getattr__``
+do not count. numpy only.
 """
 
 from __future__ import annotations
@@ -9,21 +10,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from orderlens.models.protocol import Model
+from orderlens.models.protocol import Model, Tokenizer
+
+
+@runtime_checkable
+class CountsUnknown(Protocol):
+    """A tokenizer that replaces what it cannot represent, and can count it."""
+
+    def count_unknown(self, text: str, ids: Sequence[int]) -> int:
+        """Return the number of pieces of ``text`` (characters or words) that ``ids`` do not represent."""
+        ...
+
+
+def count_unknown(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> int:
+    """Return the number of pieces of ``text`` that were replaced by an unknown token; 0 if not counted."""
+    return tokenizer.count_unknown(text, ids) if isinstance(tokenizer, CountsUnknown) else 0
 
 
 @runtime_checkable
 class SuggestsBatch(Protocol):
-    """Knows how many sequences fit in the memory of its device."""
+    """Suggests a batch size for the memory of its device."""
 
     def suggested_batch(self, tokens_per_sequence: int) -> int:
-        """Return how many sequences of this length can be decoded together now, at least 1."""
+        """Return the number of sequences of this length that fit in one batch now, at least 1."""
         ...
 
 
 @runtime_checkable
 class PrefersUnitSize(Protocol):
-    """Gains from more sequences at once than most networks do."""
+    """Gains more from large batches than most networks do."""
 
     @property
     def unit_sequences(self) -> int:
@@ -33,7 +48,7 @@ class PrefersUnitSize(Protocol):
 
 @runtime_checkable
 class CountsParameters(Protocol):
-    """Knows its size, from which the time of a pass on a CPU is estimated."""
+    """Reports its size, which the estimate of a pass's time on a CPU uses."""
 
     @property
     def n_parameters(self) -> int:
@@ -43,16 +58,16 @@ class CountsParameters(Protocol):
 
 @runtime_checkable
 class ReleasesMemory(Protocol):
-    """Keeps memory between sessions (a cache pool, recorded graphs) that it can give back."""
+    """Holds memory between sessions (a cache pool, recorded graphs) and can release it."""
 
     def release_memory(self) -> None:
-        """Give back what no session uses; called after memory ran out, before a smaller batch is tried."""
+        """Release memory that no session uses; called after memory ran out, before a smaller batch."""
         ...
 
 
 @runtime_checkable
 class CastsDtype(Protocol):
-    """Can be had in another precision, for the numerical noise floor."""
+    """Can be converted to another precision, to measure the numerical noise floor."""
 
     def with_dtype(self, name: str) -> Model:
         """Return a copy whose weights and activations have the dtype ``name``, e.g. ``"bfloat16"``."""
@@ -61,7 +76,7 @@ class CastsDtype(Protocol):
 
 @runtime_checkable
 class HasDtype(Protocol):
-    """Says in which precision its weights and activations are."""
+    """Reports the precision of its weights and activations."""
 
     @property
     def dtype(self) -> Any:
@@ -70,26 +85,46 @@ class HasDtype(Protocol):
 
 
 @runtime_checkable
+class HasWeightFormat(Protocol):
+    """Reports the format of its weights."""
+
+    @property
+    def weight_format(self) -> str | None:
+        """``"fp8"`` if its experts have 8 bits per weight, None if weights have the dtype of activations."""
+        ...
+
+
+@runtime_checkable
+class SeedsBlocks(Protocol):
+    """May predict the first token of a masked block autoregressively."""
+
+    @property
+    def seeds_blocks(self) -> bool:
+        """Whether the token before a block predicts its first token while the whole block is masked."""
+        ...
+
+
+@runtime_checkable
 class OnDevice(Protocol):
-    """Computes on a device of torch."""
+    """Computes on a torch device."""
 
     @property
     def device(self) -> Any:
-        """Where the weights are (a ``torch.device``; this module does not import torch)."""
+        """The device of the weights (a ``torch.device``; this module does not import torch)."""
         ...
 
 
 @runtime_checkable
 class HasJoint(Protocol):
-    """Knows the joint distribution of its tokens: an exact control."""
+    """Has an explicit joint distribution over its tokens, so it serves as an exact control."""
 
     @property
     def is_coherent(self) -> bool:
-        """Whether its conditionals are those of the joint."""
+        """Whether its conditionals are those of the joint distribution."""
         ...
 
     def marginal_log_prob(self, tokens: Sequence[int]) -> float:
-        """Return the log-probability of the visible tokens, those behind a mask summed out."""
+        """Return the log-probability of the visible tokens, summed over all values of the masked ones."""
         ...
 
 
@@ -108,7 +143,7 @@ class Template(Protocol):
 
 @runtime_checkable
 class Chats(Protocol):
-    """Comes with a chat template, or with None where its checkpoint has none."""
+    """Has a chat template, or None if its checkpoint has none."""
 
     @property
     def chat(self) -> Template | None:
@@ -122,15 +157,25 @@ def chat_template(model: Model) -> Template | None:
 
 
 def as_question(template: Template, text: str) -> str:
-    """Return the prompt of a conversation that begins with ``text``, the assistant's turn opened."""
+    """Return the prompt of a conversation with the user message ``text``, up to the assistant's turn."""
     return template.render([{"role": "user", "content": text}])
 
 
 def other_dtype(model: CastsDtype) -> str:
-    """Return a precision to compare with: bfloat16, or float16 for a model that is in bfloat16 already."""
+    """Return the precision to compare with: bfloat16, or float16 for a model in bfloat16."""
     return "float16" if isinstance(model, HasDtype) and str(model.dtype) == "torch.bfloat16" else "bfloat16"
 
 
+def weight_format(model: Model) -> str | None:
+    """Return the format of the model's weights, None if they have the dtype of its activations."""
+    return model.weight_format if isinstance(model, HasWeightFormat) else None
+
+
+def seeds_blocks(model: Model) -> bool:
+    """Return whether the first token of a masked block is predicted by the token before it."""
+    return isinstance(model, SeedsBlocks) and model.seeds_blocks
+
+
 def device_type(model: Model) -> str:
-    """Return the kind of device the model computes on; models without torch compute on the CPU."""
+    """Return the type of the model's device; models without torch compute on the CPU."""
     return str(model.device.type) if isinstance(model, OnDevice) else "cpu"

@@ -1,7 +1,7 @@
-"""What can be said about a checkpoint before it is loaded: its shape, whether its files are complete.
+"""Describes a checkpoint without loading it: its shape, and whether its files are complete.
 
-Reads config.json and the headers of the weight files, never the weights; of a hub model only config.json is
-fetched. A family says how with a ``CheckpointReader``; of one without, only the headers are known.
+Reads config.json and the headers of the weight files, never the weights. For a hub model only config.json is
+fetched. A family provides a ``CheckpointReader``; without one, only the headers are read.
 """
 
 from __future__ import annotations
@@ -22,20 +22,31 @@ from orderlens.models.files.checkpoint import Checkpoint
 from orderlens.models.files.configfile import CONFIG, read_json
 from orderlens.models.files.hub import HubSpec, resolve_snapshot
 
+DEFAULT_BLOCK = 32
+"""Tokens per block of models that state none."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReader:
     """How a family describes a checkpoint that is not loaded.
 
     Attributes:
-        parse: from ``config.json`` to the network's shape; refuses what cannot be carried out.
-        check: compares the headers of the weight files with that shape; refuses what does not fit.
-        published: pattern of a hub repository's name → shape, for when the hub cannot be asked.
+        parse: from ``config.json`` to the network's shape; refuses unsupported values.
+        check: compares the headers of the weight files with that shape; refuses a mismatch.
+        published: pattern of a hub repository's name → shape, used when the hub cannot be reached.
+        block: from ``config.json``, maximum positions and name to the block size; None if all are equal.
     """
 
     parse: Callable[[Mapping[str, Any]], Sized]
     check: Callable[[Checkpoint, Any], None]
     published: Mapping[str, Sized] = field(default_factory=dict)
+    block: Callable[[Mapping[str, Any], int, str], int] | None = None
+
+    def block_size(self, values: Mapping[str, Any], config: Sized, name: str) -> int:
+        """Return the number of tokens per block."""
+        if self.block is not None:
+            return self.block(values, config.max_positions, name)
+        return int(getattr(config, "block_size", DEFAULT_BLOCK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +54,12 @@ class CheckpointInfo:
     """A model as its files describe it.
 
     Attributes:
-        family: name of its family, None where only the repository's name is known.
+        family: name of its family, None if only the repository's name is known.
         config: its shape.
         dtype: dtype of its weights.
         source: where shape and dtype come from, in words.
-        problem: why it cannot be loaded as it is, None when nothing is known to be wrong.
+        problem: why it cannot be loaded as it is, None if no problem is known.
+        block_size: tokens per block.
     """
 
     family: str | None
@@ -55,16 +67,17 @@ class CheckpointInfo:
     dtype: torch.dtype
     source: str
     problem: str | None = None
+    block_size: int = DEFAULT_BLOCK
 
     @property
     def mapped(self) -> bool:
-        """Whether weights stay in their files on the CPU: those of experts do."""
+        """Whether some weights stay memory-mapped on the CPU; those of experts do."""
         return getattr(self.config, "n_experts", 0) > 0
 
 
 @dataclass(frozen=True, slots=True)
-class Headers:
-    """What the headers of the weight files tell of a network's size: the number of weights."""
+class HeaderSize:
+    """The size of a network as the headers of its weight files give it: the number of weights."""
 
     n_parameters: int
     kv_values_per_token: int = 0
@@ -72,39 +85,40 @@ class Headers:
 
 
 def describe_checkpoint(spec: str) -> CheckpointInfo | None:
-    """Return what is known of the model ``spec`` names, or None where nothing but its family is.
+    """Return a description of the model that ``spec`` names, or None if only its family is known.
 
     Args:
         spec: ``hf:ORG/NAME[@REV]`` or a checkpoint folder.
 
     Raises:
-        ModelLoadError: there is no config.json, or it cannot be read or is refused.
-        UnknownNameError: it is of no supported family.
+        ModelLoadError: config.json is missing, unreadable or unsupported.
+        UnknownNameError: its family is not supported.
     """
     if not spec.startswith("hf:"):
-        return _describe_folder(Path(spec), complete=True)
+        return _describe_folder(Path(spec), spec, complete=True)
     try:
         folder = resolve_snapshot(spec, patterns=(CONFIG,))
     except ModelLoadError as error:
         return _from_name(HubSpec.parse(spec).repo, error)
-    return _describe_folder(folder, complete=False)
+    return _describe_folder(folder, spec, complete=False)
 
 
-def _describe_folder(folder: Path, *, complete: bool) -> CheckpointInfo | None:
+def _describe_folder(folder: Path, name: str, *, complete: bool) -> CheckpointInfo | None:
     values, family = read_json(folder / CONFIG), find_family(folder)
     reader = _reader(family)
     if reader is None:
         return _from_headers(folder, family) if complete else None
     config, stated = reader.parse(values), _stated_dtype(values)
+    block = reader.block_size(values, config, name)
     if not complete:
-        return CheckpointInfo(family, config, stated, CONFIG)
+        return CheckpointInfo(family, config, stated, CONFIG, block_size=block)
     try:
         checkpoint = Checkpoint(folder)
         reader.check(checkpoint, config)
     except ModelLoadError as error:
-        return CheckpointInfo(family, config, stated, CONFIG, one_line(error))
+        return CheckpointInfo(family, config, stated, CONFIG, one_line(error), block)
     source = f"{len(checkpoint.shards)} complete weight files"
-    return CheckpointInfo(family, config, checkpoint.main_dtype, source)
+    return CheckpointInfo(family, config, checkpoint.main_dtype, source, block_size=block)
 
 
 def _reader(family: str) -> CheckpointReader | None:
@@ -117,28 +131,29 @@ def _reader(family: str) -> CheckpointReader | None:
 
 
 def _from_headers(folder: Path, family: str) -> CheckpointInfo | None:
-    """Count the weights of a family that says no more; None where there are no weight files we can read."""
+    """Count the weights of a family without a reader; None if there are no readable weight files."""
     try:
         checkpoint = Checkpoint(folder)
     except ModelLoadError:
         return None
     return CheckpointInfo(
-        family, Headers(checkpoint.n_values), checkpoint.main_dtype, "the weight files' headers"
+        family, HeaderSize(checkpoint.n_values), checkpoint.main_dtype, "the weight files' headers"
     )
 
 
 def published(repo: str, problem: str | None = None) -> CheckpointInfo | None:
-    """Return the published shape of a repository by its name alone, or None for an unknown one."""
+    """Return the published shape that belongs to a repository's name, or None if the name is unknown."""
     for family in BUILTIN:
         reader = _reader(family)
         for pattern, config in reader.published.items() if reader else ():
             if reader and re.search(pattern, repo, re.IGNORECASE):
-                return CheckpointInfo(family, config, torch.bfloat16, "the published shape", problem)
+                block = reader.block_size({}, config, repo)
+                return CheckpointInfo(family, config, torch.bfloat16, "the published shape", problem, block)
     return None
 
 
 def _from_name(repo: str, error: ModelLoadError) -> CheckpointInfo:
-    """Fall back on the published shapes where the hub cannot be asked."""
+    """Fall back on the published shapes if the hub cannot be reached."""
     found = published(repo, one_line(error))
     if found is None:
         raise error

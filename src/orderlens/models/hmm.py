@@ -1,16 +1,15 @@
-"""``hmm``: a real joint distribution, so that every reveal order must give the same log-probability.
+"""``hmm``: a hidden Markov model. Its joint distribution is explicit, so all orders give the same log P.
 
-A hidden Markov chain over a small vocabulary with one absorbing hidden state that emits EOS for ever. Given
-any set of revealed tokens its conditionals are exact (forward–backward in float64), later blocks being
-marginalised out, which for a Markov chain means leaving them away. It is the product's ground truth: a
-public test double with no approximation in it.
+The chain has a small vocabulary and one absorbing hidden state that emits EOS forever. Given any set of
+revealed tokens, its conditionals are exact (forward–backward in float64). Later blocks are marginalised out;
+for a Markov chain this means leaving them out. It is the ground truth of the tests and a public test double.
 
-``hmm:attention=full`` sees the whole canvas at once, so that given text on both sides of a hole counts.
-``hmm:incoherence=ε`` tilts each conditional by a function of the visible context (``tilt``): still
-normalised, but no longer the conditional of any joint, so orders disagree by an amount one can compute.
+``hmm:attention=full`` sees the whole canvas, so that text on both sides of a gap counts.
+``hmm:incoherence=ε`` tilts each conditional by a function of the visible context (``_tilt``). The result is
+normalised but is not the conditional of any joint distribution, so orders disagree by a computable amount.
 
 Shape letters: N windows, W width, K hidden states (the last is the EOS state), V vocabulary.
-Needs numpy only; knows nothing of orders or targets.
+Needs numpy only; does not depend on orders or targets.
 """
 
 from __future__ import annotations
@@ -26,7 +25,15 @@ from orderlens.common.grid import block_edges
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
 from orderlens.models.files.tokenizer import ALPHABET, CharacterTokenizer
-from orderlens.models.protocol import Attention, FloatArray, IntArray, LogProbRows, StateBatch, token_ids
+from orderlens.models.protocol import (
+    Attention,
+    FloatArray,
+    IntArray,
+    LogProbRows,
+    StateBatch,
+    model_repr,
+    token_ids,
+)
 
 TILT_PERIOD = 64
 """Positions that share a row of the tilt table."""
@@ -34,7 +41,7 @@ TILT_PERIOD = 64
 
 @dataclass(frozen=True, slots=True)
 class HmmParameters:
-    """Probabilities of the chain (rows sum to 1) and the tables of the incoherent variant."""
+    """Probabilities of the chain (rows sum to 1) and the tables of its incoherent variant."""
 
     initial_K: FloatArray
     transition_KK: FloatArray
@@ -87,10 +94,10 @@ class HiddenMarkovModel:
         attention: Attention = "block-causal",
     ) -> None:
         if not 2 <= n_characters <= len(ALPHABET):
-            raise UserInputError(f"hmm: characters={n_characters} must lie between 2 and {len(ALPHABET)}")
+            raise UserInputError(f"hmm: characters={n_characters} must be between 2 and {len(ALPHABET)}")
         if block_size > self.max_positions:
             raise UserInputError(
-                f"hmm: block={block_size} must be at most {self.max_positions}, its longest text"
+                f"hmm: block={block_size} must be at most {self.max_positions}, the longest text it takes"
             )
         if n_states < 1 or block_size < 1:
             raise UserInputError(f"hmm: states={n_states} and block={block_size} must be at least 1")
@@ -106,6 +113,9 @@ class HiddenMarkovModel:
         self.block_size = block_size
         self.tokenizer = CharacterTokenizer(n_characters)
         self.parameters = HmmParameters.draw(seed, n_states, n_characters)
+
+    def __repr__(self) -> str:
+        return model_repr(self)
 
     @classmethod
     def parse(cls, argument: str) -> HiddenMarkovModel:
@@ -169,7 +179,7 @@ class HiddenMarkovModel:
         return self.incoherence == 0
 
     def joint_log_prob(self, tokens: Sequence[int]) -> float:
-        """Return the true log-probability of ``tokens`` as the beginning of a sequence, any length."""
+        """Return the exact log-probability that a sequence begins with ``tokens``, of any length."""
         if self.mask_id in tokens:
             raise UserInputError(
                 f"hmm: token id {self.mask_id} is not in the vocabulary (0…{self.mask_id - 1})"
@@ -177,7 +187,7 @@ class HiddenMarkovModel:
         return self.marginal_log_prob(tokens)
 
     def marginal_log_prob(self, tokens: Sequence[int]) -> float:
-        """Return the true log-probability of the visible ``tokens`` with the masked ones summed out."""
+        """Return the exact log-probability of the visible ``tokens``, summed over the masked ones."""
         total = 0.0
         state_K = self.parameters.initial_K
         for token in tokens:
@@ -194,7 +204,7 @@ class HiddenMarkovModel:
         return total
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
-        """Return log p [L, V] of every position given the other visible tokens up to its block's end.
+        """Return log p [L, V] at every position given the other visible tokens up to the end of its block.
 
         With full attention the whole sequence is one block.
         """
@@ -211,7 +221,7 @@ class HiddenMarkovModel:
         self, tokens: IntArray, first: int, state_K: FloatArray | None = None
     ) -> tuple[FloatArray, float]:
         belief_K = self.parameters.initial_K if state_K is None else state_K
-        emission_LK = self._evidence(self._without_afterlife(tokens[None], belief_K[None])[0])
+        emission_LK = self._evidence(self._mask_after_eos(tokens[None], belief_K[None])[0])
         for seen_K in emission_LK:
             joint_K = belief_K * seen_K
             belief_K = (joint_K / joint_K.sum()) @ self.parameters.transition_KK
@@ -220,12 +230,12 @@ class HiddenMarkovModel:
     def conditionals(
         self, belief_NK: FloatArray, phase_N: FloatArray, starts_N: IntArray, tokens_NW: IntArray
     ) -> FloatArray:
-        """Return log p [N, W, V] at every window position given the prefix and the *other* visible tokens."""
-        evidence_NWK = self._evidence(self._without_afterlife(tokens_NW, belief_NK))
+        """Return log p [N, W, V] at every window position given the prefix and the other visible tokens."""
+        evidence_NWK = self._evidence(self._mask_after_eos(tokens_NW, belief_NK))
         with np.errstate(invalid="ignore"):
-            ahead_NWK = self._forward(belief_NK, evidence_NWK)
-            behind_NWK = self._backward(evidence_NWK)
-        state_NWK = ahead_NWK * behind_NWK
+            forward_NWK = self._forward(belief_NK, evidence_NWK)
+            backward_NWK = self._backward(evidence_NWK)
+        state_NWK = forward_NWK * backward_NWK
         mass_NW1 = state_NWK.sum(axis=-1, keepdims=True)
         with np.errstate(divide="ignore"):  # a token may be impossible
             log_p_NWV = np.log((state_NWK / mass_NW1) @ self.parameters.emission_KV)
@@ -234,11 +244,11 @@ class HiddenMarkovModel:
     def open_session(self) -> HmmSession:
         return HmmSession(self)
 
-    def _without_afterlife(self, tokens_NW: IntArray, belief_NK: FloatArray) -> IntArray:
-        """Hide characters behind an EOS: a text cannot hold them, but tokens committed together may be such.
+    def _mask_after_eos(self, tokens_NW: IntArray, belief_NK: FloatArray) -> IntArray:
+        """Mask characters after an EOS. No text has them, but tokens committed in parallel may produce them.
 
-        What stands behind an EOS then counts as unseen, so that the conditionals of an impossible canvas are
-        still those of the chain: EOS for ever behind the first one.
+        Tokens after the first EOS then count as unseen. So the conditionals of an impossible canvas are still
+        those of the chain, which emits EOS forever after the first one.
         """
         eos_NW = tokens_NW == self.tokenizer.eos_id
         ended_NW = np.logical_or.accumulate(eos_NW, axis=1) | (belief_NK[:, -1:] == 1.0)
@@ -249,20 +259,20 @@ class HiddenMarkovModel:
         return np.where((tokens == self.mask_id)[..., None], 1.0, self.parameters.emission_KV.T[visible])
 
     def _forward(self, belief_NK: FloatArray, evidence_NWK: FloatArray) -> FloatArray:
-        """Belief over the hidden state at each position given everything before it (not at it)."""
-        ahead_NWK = np.empty_like(evidence_NWK)
+        """Return the belief over the hidden state at each position given all earlier positions."""
+        forward_NWK = np.empty_like(evidence_NWK)
         for w in range(evidence_NWK.shape[1]):
-            ahead_NWK[:, w] = belief_NK
+            forward_NWK[:, w] = belief_NK
             belief_NK = _normalised(belief_NK * evidence_NWK[:, w]) @ self.parameters.transition_KK
-        return ahead_NWK
+        return forward_NWK
 
     def _backward(self, evidence_NWK: FloatArray) -> FloatArray:
-        """Likelihood of everything after each position in the window, up to a factor."""
-        behind_NWK = np.ones_like(evidence_NWK)
+        """Return the likelihood of all later positions of the window, up to a factor, per hidden state."""
+        backward_NWK = np.ones_like(evidence_NWK)
         for w in range(evidence_NWK.shape[1] - 2, -1, -1):
-            later_NK = evidence_NWK[:, w + 1] * behind_NWK[:, w + 1]
-            behind_NWK[:, w] = _normalised(later_NK @ self.parameters.transition_KK.T)
-        return behind_NWK
+            later_NK = evidence_NWK[:, w + 1] * backward_NWK[:, w + 1]
+            backward_NWK[:, w] = _normalised(later_NK @ self.parameters.transition_KK.T)
+        return backward_NWK
 
     def _phases(self, tokens: IntArray, positions: IntArray) -> FloatArray:
         visible = np.where(tokens == self.mask_id, 0, tokens)
@@ -273,7 +283,7 @@ class HiddenMarkovModel:
     def _tilt(
         self, log_p_NWV: FloatArray, phase_N: FloatArray, starts_N: IntArray, tokens_NW: IntArray
     ) -> FloatArray:
-        """Add ε·cos(Σ phase of the other visible tokens + angle of v) and normalise again."""
+        """Add ε · cos(Σ phases of the other visible tokens + angle of v) and normalise again."""
         positions_NW = starts_N[:, None] + np.arange(tokens_NW.shape[1])
         own_NW = self._phases(tokens_NW, positions_NW)
         context_NW = (phase_N + own_NW.sum(axis=1))[:, None] - own_NW

@@ -1,23 +1,25 @@
-"""``load_model``: from a spec on the command line to a Model.
+"""``load_model``: from a model spec, as on the command line, to a Model.
 
-Specs: ``tiny`` (bundled), ``smol`` (base fetched once), ``hmm[:options]`` (exact control),
-``hf:ORG/NAME[@REV]``, a local folder in the Hugging Face layout, or a name that a plugin registered under
-the entry-point group ``orderlens.models``. A name goes before a folder of that name, which is ``./NAME``.
-A plugin is a callable ``(argument: str, options: LoadOptions) -> Model``.
+A spec is one of: ``tiny`` (bundled), ``smol`` (its base file is fetched once), ``hmm[:options]`` (exact
+control), ``hf:ORG/NAME[@REV]``, a local folder in the Hugging Face layout, or a name that a plugin registered
+under the entry-point group ``orderlens.models``. A name takes precedence over a folder of the same name;
+write ``./NAME`` for the folder. A plugin is a callable ``(argument: str, options: LoadOptions) -> Model``.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
 from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError
+from orderlens.models.abilities import weight_format
 from orderlens.models.family_index import FAMILIES, find_family
 from orderlens.models.files.configfile import CONFIG
-from orderlens.models.options import LoadOptions, check_device, check_dtype
+from orderlens.models.options import LoadOptions, check_device, check_dtype, check_weights
 from orderlens.models.protocol import Model
 from orderlens.registry import Registry
 
@@ -32,20 +34,37 @@ MODELS: Registry[ModelFactory] = Registry(
         "hmm": "orderlens.models.loading:load_hmm",
     },
     entry_point_group="orderlens.models",
-    check=lambda found: None if callable(found) else "is no function (argument, options) -> Model",
+    check=lambda found: None if callable(found) else "is not a function (argument, options) -> Model",
 )
 
 
 def load_model(
-    spec: str | os.PathLike[str] | Model, *, device: str | None = None, dtype: str | None = None
+    spec: str | os.PathLike[str] | Model,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    weights: str | None = None,
 ) -> Model:
-    """Return the model that ``spec`` names; a path is a folder, and a model is returned as it is."""
-    options = LoadOptions(device, dtype)
+    """Return the model that ``spec`` names; a path means a folder, and a model is returned unchanged.
+
+    ``weights="fp8"`` loads experts in 8 bits; a model that cannot do so is refused.
+    """
+    check_weights(weights)
+    model = _load(spec, LoadOptions(device, dtype, weights))
+    if weights not in (None, weight_format(model)):
+        raise UserInputError(
+            f"weights '{weights}': model '{model.name}' does not support them; only models with experts do "
+            "(orderlens models lists them)"
+        )
+    return model
+
+
+def _load(spec: str | os.PathLike[str] | Model, options: LoadOptions) -> Model:
     if isinstance(spec, os.PathLike):
         return load_local_folder(Path(spec).expanduser(), os.fspath(spec), options)
     if not isinstance(spec, str):
         if not callable(getattr(spec, "open_session", None)):
-            raise UserInputError(f"{spec!r:.60} is neither a model nor the name or folder of one")
+            raise UserInputError(f"{spec!r:.60} is not a model, a model name or a model folder")
         return spec
     if not spec.strip():
         raise UserInputError(
@@ -53,6 +72,8 @@ def load_model(
         )
     if spec.startswith("hf:"):
         return _load_from_hub(spec, options)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", spec):
+        raise UserInputError(f"model '{spec}' is an address; give hf:ORG/NAME or the path of a folder")
     if is_folder(spec):
         return load_local_folder(Path(spec), spec, options)
     name, _, argument = spec.partition(":")
@@ -62,13 +83,13 @@ def load_model(
 
 
 def _refuse_evaluator(name: str) -> None:
-    """Say so when an autoregressive evaluator is asked to decode under an order."""
+    """Refuse an autoregressive evaluator as a model to decode."""
     from orderlens.metrics.external import EVALUATORS
 
     if name in EVALUATORS.names() and name != "hf":
         raise ModelLoadError(
-            f"'{name}' is autoregressive and rates texts: give it to --evaluator; --model takes "
-            f"{', '.join(MODELS.names())}, hf:ORG/NAME or a folder"
+            f"'{name}' is an autoregressive evaluator, so it has no orders; give it to --evaluator. "
+            f"--model takes {', '.join(MODELS.names())}, hf:ORG/NAME or a folder"
         )
 
 
@@ -88,10 +109,15 @@ def load_local_folder(folder: Path, name: str, options: LoadOptions) -> Model:
 
 
 def load_hmm(argument: str, options: LoadOptions) -> Model:
-    """Load the exact control model; it runs on numpy and ignores device and dtype, if there are such."""
+    """Load the exact control model. It runs on numpy; device and dtype are only checked."""
     from orderlens.models.hmm import HiddenMarkovModel
 
     check_device(options.device)
+    if options.device not in (None, "auto") and not str(options.device).startswith("cpu"):
+        require_torch()
+        from orderlens.models.engine.device import pick_device
+
+        pick_device(options.device)
     check_dtype(options.dtype)
     return HiddenMarkovModel.parse(argument)
 
@@ -107,7 +133,7 @@ def load_tiny(argument: str, options: LoadOptions) -> Model:
 
 
 def load_smol(argument: str, options: LoadOptions) -> Model:
-    """Load the pretrained English model; its base file is fetched once by ``orderlens models get smol``."""
+    """Load the pretrained English model; ``orderlens models get smol`` fetches its base file once."""
     require_torch()
     from orderlens.models.smol.model import load_smol as load
 
@@ -132,10 +158,12 @@ def _load_from_hub(spec: str, options: LoadOptions) -> Model:
 
 
 def is_folder(spec: str) -> bool:
-    """Whether a spec means a folder: it is written like one, or there is one and no model has that name."""
+    """Return whether a spec means a folder: it is a path, or a folder has that name and no model does."""
     if spec.startswith((".", "/", "~")) or "/" in spec:
         return True
-    there, known = Path(spec).is_dir(), spec.partition(":")[0] in MODELS.names()
-    if there and known:
-        _log.warning("'%s' is the model of that name; for the folder of that name write ./%s", spec, spec)
-    return there and not known
+    is_dir, is_model = Path(spec).is_dir(), spec.partition(":")[0] in MODELS.names()
+    if is_dir and is_model:
+        _log.warning(
+            "'%s' is both a model and a folder; using the model. For the folder write ./%s", spec, spec
+        )
+    return is_dir and not is_model

@@ -1,8 +1,8 @@
-"""What the decoder needs of a model, and nothing more. numpy only: a model need not use torch.
+"""The Model and Session protocols: all that the decoder needs from a model. numpy only.
 
 A model scores *states*. A state is one window of tokens (the current block for block-causal models, the
-whole canvas for full-attention ones) in which hidden positions hold the mask id, plus the slot whose cached
-clean prefix it continues. A model knows nothing of orders, targets, temperatures or traces.
+whole canvas for full-attention models) in which hidden positions hold the mask id. It continues the cached
+clean prefix of one slot. A model does not depend on orders, targets, temperatures or traces.
 
 Shape letters: N states, W window width, R wanted rows, V vocabulary, L sequence length.
 """
@@ -40,12 +40,12 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateBatch:
-    """Equal-width states to evaluate together, and the rows that are wanted of them.
+    """States of equal width to evaluate in one batch, and the rows to return.
 
     Attributes:
         slots_N: session slot whose cached prefix each state continues.
         starts_N: absolute position of each window's first token; the state sees cached positions
-            ``[0, start)`` of its slot and its whole own window.
+            ``[0, start)`` of its slot and its whole window.
         tokens_NW: window tokens, mask id where hidden.
         row_state_R: state index of each wanted row.
         row_offset_R: offset inside the window of each wanted row.
@@ -67,14 +67,14 @@ class LogProbRows:
 
 @dataclass(frozen=True, slots=True)
 class HiddenRows:
-    """Rows from a torch model: hidden states and the output matrix that turns them into logits.
+    """Rows from a torch model: hidden states and the output matrix that maps them to logits.
 
     Attributes:
         hidden_RD: torch tensor, already normalised for the output matrix.
-        unembed_VD: torch tensor.
+        unembed_VD: torch tensor; None where ``hidden_RD`` holds logits [R, V] already.
         excluded: token ids that can never be revealed (mask id, padded vocabulary rows).
-        valid_vocab: rows of ``unembed_VD`` at or past this index are padding and are never computed.
-        head: what reduces these rows and draws from them; None lets the decoder choose (its fused CUDA
+        valid_vocab: rows of ``unembed_VD`` from this index on are padding and are never computed.
+        head: reduces these rows to statistics and draws tokens; None lets the decoder choose (its fused CUDA
             kernels where they apply, plain torch in chunks elsewhere).
     """
 
@@ -86,25 +86,26 @@ class HiddenRows:
 
 
 class Head(Protocol):
-    """The way from hidden rows over the vocabulary to a few numbers per row."""
+    """Reduces hidden rows over the vocabulary to a few numbers per row."""
 
     def reduce(
         self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Any, draw: Any = None
     ) -> tuple[Any, ...]:
-        """Return each row's statistics as torch tensors, and one drawn token per row where ``draw`` is given.
+        """Return each row's statistics as torch tensors, and with ``draw`` one drawn token per row.
 
         Args:
             rows: hidden states and output matrix.
-            eos_ids: ids whose total log-probability is wanted, ascending.
-            targets_R: one token per row whose log-probability is wanted (a tensor), or None.
-            draw: a temperature and one float64 in [0, 1) per row on the rows' device (``kernels.head.Draw``).
-                A draw inverts the distribution function over ascending ids at the row's number.
+            eos_ids: ids whose total log-probability is returned, ascending.
+            targets_R: one token per row whose log-probability is returned (a tensor), or None.
+            draw: a temperature (or one per row [R]) and one float64 in [0, 1) per row, on the rows' device
+                (``kernels.head.Draw``). It inverts the cumulative distribution over ascending ids at the
+                row's number.
 
         Returns:
-            Top tokens [R] (the lowest id among equals) and columns [R, 5 or 6]: log-sum-exp of the logits,
+            Top tokens [R] (ties go to the lowest id) and columns [R, 5 or 6]: log-sum-exp of the logits,
             log-probabilities of the top and the second token, entropy, log-probability of EOS and, with
-            targets, theirs. With ``draw`` also the drawn tokens [R] and columns [R, 2] in float64: their
-            log-probabilities at temperature 1 and at that of ``draw``.
+            targets, the target's. With ``draw`` also the drawn tokens [R] and columns [R, 2] in float64:
+            their log-probabilities at temperature 1 and at the temperature of ``draw``.
         """
         ...
 
@@ -113,39 +114,38 @@ Rows: TypeAlias = LogProbRows | HiddenRows
 
 
 class Session(Protocol):
-    """Model-side memory of a batch of sequences: one slot each, holding the cached clean prefix."""
+    """The model's cache for a batch of sequences: one slot per sequence with its clean prefix."""
 
     def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
         """Open ``len(prefixes)`` slots (numbered from 0) and cache their clean tokens.
 
         ``grid_offsets[i]`` (0 ≤ offset < block size) is where slot i's block grid starts: its first block
         is ``[0, offset)`` when the offset is positive, then blocks of the model's block size follow.
-        Prefixes end on a block boundary of their own grid, and may be empty. Full-attention models keep
-        nothing.
+        Prefixes end on a block boundary of their grid and may be empty. Full-attention models cache nothing.
         """
         ...
 
     def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
-        """Append one finished block to each of ``slots`` (its keys are computed from the final tokens)."""
+        """Append one finished block to each of ``slots``; its keys are computed from the final tokens."""
         ...
 
     def keep(self, slots: IntArray) -> None:
-        """Drop all other slots; the kept ones are renumbered 0…len−1 in the order given."""
+        """Drop all other slots; the remaining ones are renumbered 0…len−1 in the order of ``slots``."""
         ...
 
     def evaluate(self, states: StateBatch) -> Rows:
-        """Return one row per wanted (state, offset); row i speaks about its own position."""
+        """Return one row per requested (state, offset); a row holds the prediction for its own position."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NextTokens:
-    """One more token in each of N states, and the rows wanted then; known on the device only.
+    """One more token for each of N states and the rows to evaluate next; known on the device only.
 
     Attributes:
-        offset_N: place of the token in its window (int64 torch tensors, all three).
+        offset_N: offset of the token in its window (all three are int64 torch tensors).
         token_N: the token.
-        row_R: wanted rows: state × window width + place in the window.
+        row_R: requested rows: state × window width + offset in the window.
     """
 
     offset_N: Any
@@ -155,17 +155,17 @@ class NextTokens:
 
 @runtime_checkable
 class Speculates(Protocol):
-    """A session that can begin the next evaluation before the host knows what it is of."""
+    """A session with speculative execution: it can evaluate states before the host knows their tokens."""
 
     @property
     def can_speculate(self) -> bool:
-        """Whether it can, and gains by it."""
+        """Whether speculation is possible and saves time."""
         ...
 
     def speculate(self, more: NextTokens) -> HiddenRows | None:
         """Evaluate the states of the last ``evaluate`` or ``speculate`` again, each with one more token.
 
-        None where that is not possible. What the session holds does not change.
+        Returns None if that is not possible. The cached prefixes do not change.
         """
         ...
 
@@ -185,7 +185,7 @@ class Model(Protocol):
 
     @property
     def mask_id(self) -> int:
-        """The id that stands for a hidden token."""
+        """The id of a hidden token."""
         ...
 
     @property
@@ -225,22 +225,23 @@ class Model(Protocol):
 
     @property
     def precision(self) -> Precision:
-        """Precision in which the model's log-probabilities are worth storing."""
+        """Precision in which the model's log-probabilities are stored."""
         ...
 
     @property
     def digest(self) -> str:
-        """A digest of everything that determines the model's numbers; empty where nothing identifies them.
+        """A digest of everything that determines the model's numbers; empty if there is none.
 
-        A model without one cannot be told from another, so its runs are kept in memory only.
+        Without a digest, two models cannot be distinguished, so runs are kept in memory only.
         """
         ...
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
         """Return normalised log-probabilities [L, V] of one sequence that may contain the mask id.
 
-        Row i speaks about position i; excluded tokens are −inf. The slow, obvious path: one plain forward
-        of the whole sequence, no cache. ``grid_offset`` is where the block grid starts (see ``prefill``).
+        Row i holds the prediction for position i; excluded tokens are −inf. This is the slow, simple path:
+        one plain forward of the whole sequence, no cache. ``grid_offset`` is the start of the block grid (see
+        ``prefill``).
         """
         ...
 
@@ -254,9 +255,9 @@ class Model(Protocol):
 
 
 def token_ids(tokens: Sequence[int], vocab_size: int) -> IntArray:
-    """Return a sequence as an array [L]; what is no id of the vocabulary is refused.
+    """Return a sequence as an array [L]; refuse values that are not ids of the vocabulary.
 
-    Unchecked, a negative id would count from the end of a table, and 1.5 would be 1.
+    Without the check, a negative id would index from the end of a table, and 1.5 would become 1.
     """
     found = np.asarray([token.item() if hasattr(token, "item") else token for token in tokens])
     if not found.size:
@@ -266,3 +267,8 @@ def token_ids(tokens: Sequence[int], vocab_size: int) -> IntArray:
     if (outside := (found < 0) | (found >= vocab_size)).any():
         raise UserInputError(f"token id {found[outside][0]} is outside the vocabulary (0…{vocab_size - 1})")
     return found.astype(np.int64)
+
+
+def model_repr(model: Model) -> str:
+    """Return name, attention and size of the vocabulary of a model, for its ``repr``."""
+    return f"<{model.name}, {model.attention} attention, {model.vocab_size} ids>"

@@ -1,4 +1,4 @@
-"""Policies: an order, how many positions are committed at once, and what may be changed afterwards."""
+"""Policies: an order, a commit rule (how many positions per pass) and an optional revise rule."""
 
 from orderlens.rules.catalogue import Preset, parse_order, parse_policies, parse_policy
 from orderlens.rules.policy import Likelihood, Policy, spec_of

@@ -1,8 +1,8 @@
-"""From the label of a trace to its order's card: name in print, tier, place in lists.
+"""Looks up an order's card (display name, tier, rank) by the label of a trace.
 
-A label is an order's id with its options and, for a policy, what it commits: ``random``,
-``max-prob:select=argmax``, ``max-prob+threshold=0.9``. Nothing here is decided by an order's name: its class
-carries the card, and a label whose code is not installed gets a neutral one.
+A label is an order's id with its options and, for a policy, its rules: ``random``,
+``max-prob:select=argmax``, ``max-prob+threshold=0.9``. The order's class defines the card; an order that is
+not installed gets a neutral card.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def base_name(label: str) -> str:
 
 
 def card_of(kind: type[Order]) -> Card:
-    """Return the card of an order class; one without gets it by its kind, under its own id.
+    """Return the card of an order class; without one, a card with its id and the tier of its kind.
 
-    A subclass with an id of its own does not inherit its parent's card, and an order that sees the target is
-    target-aware whatever its card says.
+    A subclass with another id does not inherit the card of its parent. An order that sees the target is
+    always target-aware.
     """
     aware = issubclass(kind, OracleOrder)
     for parent in kind.__mro__:
@@ -38,7 +38,7 @@ def card_of(kind: type[Order]) -> Card:
 
 
 def order_card(label: str) -> Card:
-    """Return the card of the order behind ``label``; a neutral one where its code is not installed."""
+    """Return the card of the order in ``label``; a neutral card if it is not installed."""
     name = base_name(label)
     if name not in ORDERS.names():
         return Card(name, "unknown")
@@ -49,7 +49,7 @@ def order_card(label: str) -> Card:
 
 
 def display_name(label: str) -> str:
-    """Return the name for print: the card's, with options and commit rule spelt out; seeds are left out."""
+    """Return the display name: the card's name with options and commit rule, without seeds."""
     rule, plus, commit = label.partition("+")
     option = rule.partition(":")[2]
     name = order_card(label).name
@@ -61,7 +61,7 @@ def display_name(label: str) -> str:
 
 
 def is_target_aware(label: str) -> bool:
-    """Whether the order needs the target, so that its sums are no likelihoods."""
+    """Whether the order needs the target, so that its sums are not likelihoods."""
     return order_card(label).tier == "target-aware"
 
 
@@ -71,12 +71,12 @@ def is_deployable(label: str) -> bool:
 
 
 def is_structured(label: str) -> bool:
-    """Whether the order belongs to the paper's structured tier: deployable, neither random nor a control."""
+    """Whether the order is in the paper's structured tier: deployable, not random and not a control."""
     return order_card(label).tier == "structured"
 
 
 def is_random(label: str) -> bool:
-    """Whether the order draws its path without looking at the model."""
+    """Whether the order draws its path independently of the model."""
     return order_card(label).tier == "random"
 
 
@@ -86,7 +86,7 @@ def kind_of(label: str) -> str:
 
 
 def in_paper_order(labels: Iterable[str]) -> list[str]:
-    """Return the labels by rank (the paper's orders as it lists them), those without one last, by name."""
+    """Return the labels sorted by rank (as in the paper); labels without a rank come last, by name."""
     return sorted(set(labels), key=lambda label: (min(order_card(label).rank, UNRANKED), label))
 
 

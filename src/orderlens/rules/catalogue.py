@@ -1,9 +1,9 @@
-"""Policy specs, ``ORDER[:ARG][+COMMIT[=VALUE[:VALUE]…]][+REVISE[=…]]``, to policies, plug-ins included.
+"""Parses policy specs, ``ORDER[:ARG][+COMMIT[=VALUE[:VALUE]…]][+REVISE[=…]]``, plug-ins included.
 
-A preset is a published sampler by name, with its source and our reading of it (``rules/presets.toml``). It is
-written in an order's place and is a whole policy: ``fast-dllm`` is ``max-prob+threshold=0.9``. Traces always
-hold the spec, never the preset's name, so that two names of one rule are one sampler. A preset whose order
-has a seed takes one: ``maskgit:3``.
+A preset is a published sampler with a name, its source and our reading of it (``rules/presets.toml``). It
+replaces a complete policy: ``fast-dllm`` is ``max-prob+threshold=0.9``. Traces contain the spec, not the
+preset's name, so that two names of one rule count as one sampler. A preset whose order has a seed accepts
+one: ``maskgit:3``.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Preset:
     """A published sampler.
 
     Attributes:
-        spec: the policy that it is here.
+        spec: its policy.
         source: paper, repository and file that define it.
         reading: the rule as we understand it, with the published defaults.
-        differs: where we knowingly do something else, and why; empty where we do not.
+        differs: known differences from the source, and why; empty if there are none.
     """
 
     spec: str
@@ -41,15 +41,15 @@ class Preset:
 
     @property
     def summary(self) -> str:
-        """The line of the catalogue."""
+        """One line for listings."""
         return f"{self.spec} ({self.source.partition(';')[0]})"
 
     def seeded(self, name: str, argument: str, draws: bool) -> str:
-        """Return the spec with the seed that stood behind the preset's name, if any.
+        """Return the spec with the seed that follows the preset's name, if any.
 
         Args:
-            name: of the preset.
-            argument: what stood behind it.
+            name: name of the preset.
+            argument: the text after the colon.
             draws: whether its order takes a seed.
         """
         if not argument:
@@ -58,7 +58,7 @@ class Preset:
             what = (
                 f"only a seed may follow, e.g. {name}:3"
                 if draws
-                else f"'{name}' draws nothing and takes no seed"
+                else f"'{name}' is not random and takes no seed"
             )
             raise UserInputError(
                 f"preset '{name}:{argument}': {what}; write '{name}', or '{self.spec}' with other values"
@@ -68,7 +68,7 @@ class Preset:
 
 
 def _no_preset(value: object) -> str | None:
-    return None if isinstance(value, Preset) else "it is no Preset"
+    return None if isinstance(value, Preset) else "it is not a Preset"
 
 
 _DATA = resources.files("orderlens.rules").joinpath("presets.toml").read_text("utf-8")
@@ -94,8 +94,17 @@ ORDERS: Registry[type[Order]] = Registry(
         "sampled-position": "orderlens.rules.orders.published:SampledPosition",
         "position-content": "orderlens.rules.orders.published:PositionContent",
         "eos-damped": "orderlens.rules.orders.published:EosDamped",
+        "seed-first": "orderlens.rules.orders.published:SeedFirst",
         "lookahead-gain": "orderlens.rules.orders.lookahead:LookaheadGain",
         "lookahead-entropy": "orderlens.rules.orders.lookahead:LookaheadEntropy",
+        "lookahead-ll": "orderlens.rules.orders.lookahead:LookaheadLikelihood",
+        "lookahead-min": "orderlens.rules.orders.lookahead:LookaheadMin",
+        "lookahead-var": "orderlens.rules.orders.lookahead:LookaheadVar",
+        "lookahead-recover": "orderlens.rules.orders.lookahead:LookaheadRecover",
+        "defer": "orderlens.rules.orders.levels:Defer",
+        "even": "orderlens.rules.orders.levels:Even",
+        "level": "orderlens.rules.orders.levels:Level",
+        "first-hard": "orderlens.rules.orders.levels:FirstHard",
         "oracle-max-q": "orderlens.rules.orders.basic:OracleMaxQ",
         "oracle-margin": "orderlens.rules.orders.basic:OracleMargin",
         "oracle-min-q": "orderlens.rules.orders.basic:OracleMinQ",
@@ -109,8 +118,10 @@ COMMITS: Registry[type[Commit]] = Registry(
         "top": "orderlens.rules.commit.schedules:Top",
         "steps": "orderlens.rules.commit.schedules:Steps",
         "cosine": "orderlens.rules.commit.schedules:Cosine",
+        "power": "orderlens.rules.commit.schedules:Power",
         "dream": "orderlens.rules.commit.schedules:Timesteps",
         "ancestral": "orderlens.rules.commit.schedules:Ancestral",
+        "schedule": "orderlens.rules.commit.learnt:LearntSchedule",
         "threshold": "orderlens.rules.commit.thresholds:Threshold",
         "above": "orderlens.rules.commit.thresholds:Above",
         "near": "orderlens.rules.commit.thresholds:Near",
@@ -120,6 +131,7 @@ COMMITS: Registry[type[Commit]] = Registry(
         "bound": "orderlens.rules.commit.thresholds:Bound",
         "klass": "orderlens.rules.commit.thresholds:Klass",
         "dilated": "orderlens.rules.commit.spread:Dilated",
+        "dilated-sure": "orderlens.rules.commit.spread:DilatedSure",
         "spaced": "orderlens.rules.commit.spread:Spaced",
         "hierarchy": "orderlens.rules.commit.spread:Hierarchy",
     },
@@ -137,7 +149,9 @@ REVISIONS: Registry[type[Revise]] = Registry(
         "remdm-rescale": "orderlens.rules.revise.remdm:Rescale",
         "remdm-conf": "orderlens.rules.revise.remdm:Confident",
         "remdm-loop": "orderlens.rules.revise.remdm:Loop",
+        "remdm-fb": "orderlens.rules.revise.remdm:ForwardBackward",
         "refine": "orderlens.rules.revise.remdm:Refine",
+        "refine-current": "orderlens.rules.revise.remdm:RefineCurrent",
         "hierarchy-remask": "orderlens.rules.revise.verify:HierarchyRemask",
         "wino": "orderlens.rules.revise.verify:Wino",
     },
@@ -153,7 +167,7 @@ def parse_policy(spec: PolicyLike) -> Policy:
     if isinstance(spec, Order | Policy):
         return Policy.of(spec)
     if not isinstance(spec, str):
-        raise UserInputError(f"{spec!r} is no order; give a text such as 'max-prob' or 'max-prob+top=2'")
+        raise UserInputError(f"{spec!r} is not an order; give a text such as 'max-prob' or 'max-prob+top=2'")
     order, *rules = _written_out(spec.strip()).split("+")
     parsed = [_parse_rule(spec, rule.strip()) for rule in rules]
     commits = _narrowed([rule for rule in parsed if isinstance(rule, Commit)])
@@ -161,7 +175,7 @@ def parse_policy(spec: PolicyLike) -> Policy:
     if len(commits) > 1 or len(revisions) > 1:
         raise UserInputError(
             f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule "
-            "(and 'spaced' may stand behind the commit rule that it narrows)"
+            "(only 'spaced' may follow another commit rule, which it narrows)"
         )
     commit = commits[0] if commits else Top(1)
     order_found, seed = _parse_seeded(order) if commit.randomised else (parse_order(order), None)
@@ -186,7 +200,7 @@ def parse_order(spec: str | Order) -> Order:
 
 
 def _parse_seeded(text: str) -> tuple[Order, int | None]:
-    """Return the order before a commit rule that draws, and the seed behind an order that takes none."""
+    """Return the order of a policy with a random commit rule, and the seed if the order takes none."""
     name, _, digits = text.strip().rpartition(":")
     try:
         return parse_order(text), None
@@ -200,14 +214,14 @@ def _parse_seeded(text: str) -> tuple[Order, int | None]:
 
 
 def _narrowed(commits: list[Commit]) -> list[Commit]:
-    """Return one rule where the second narrows what the first takes."""
+    """Combine two commit rules into one if the second is ``spaced``."""
     if len(commits) == 2 and isinstance(commits[1], Spaced) and not isinstance(commits[0], Spaced):
         return [commits[1].over(commits[0])]
     return commits
 
 
 def _written_out(spec: str) -> str:
-    """Return the spec behind a preset's name, or ``spec`` itself; a name that nobody knows is refused."""
+    """Return the spec of a preset, or ``spec`` itself; an unknown name is refused."""
     head, plus, _ = spec.partition("+")
     name, _, argument = head.strip().partition(":")
     orders, presets = ORDERS.names(), PRESETS.names()
@@ -217,18 +231,18 @@ def _written_out(spec: str) -> str:
         _refuse_misplaced(spec, head.strip(), presets)
         raise UnknownNameError(
             f"unknown order '{name}'{suggest(name, [*orders, *presets])} "
-            f"(orders: {', '.join(orders)}; presets: {', '.join(presets)})"
+            f"(orders: {', '.join(orders)}; 'orderlens orders' also lists presets)"
         )
     preset = PRESETS.get(name)
     if plus:
         raise UserInputError(
-            f"policy '{spec}': preset '{name}' is a whole policy; write '{preset.spec}' out to change a part"
+            f"policy '{spec}': preset '{name}' is a complete policy; to change a part, write '{preset.spec}'"
         )
     return preset.seeded(name, argument, parse_policy(preset.spec).seed is not None)
 
 
 def _refuse_misplaced(spec: str, head: str, presets: list[str]) -> None:
-    """Raise where what stands in the order's place is nothing, a rule, or a preset with values."""
+    """Refuse a spec that begins with nothing, with a rule, or with a preset that has values."""
     name = head.partition("=")[0].partition(":")[0]
     if not name:
         raise UserInputError(f"policy '{spec}' names no order; write one first, e.g. max-prob+top=4")
@@ -265,18 +279,37 @@ def _parse_rule(spec: str, text: str) -> Commit | Revise:
 
 
 def parse_policies(specs: str | Order | Policy | Iterable[PolicyLike]) -> list[Policy]:
-    """Return the policies of a comma-separated text or a sequence; empty and repeated ones are refused."""
+    """Return the policies of a comma-separated text or a sequence; duplicates are refused."""
     if isinstance(specs, Order | Policy):
         specs = [specs]
     if not isinstance(specs, Iterable):
-        raise UserInputError(f"{specs!r} is no order; give a text such as 'max-prob', or a list of them")
+        raise UserInputError(f"{specs!r} is not an order; give a text such as 'max-prob', or a list of texts")
     items = [part for part in specs.split(",") if part.strip()] if isinstance(specs, str) else list(specs)
     policies = [parse_policy(item) for item in items]
     if not policies:
         raise UserInputError(f"no order given; choose from {', '.join(ORDERS.names())}")
-    seen: set[str] = set()
-    for policy in policies:
+    seen: dict[str, PolicyLike] = {}
+    for policy, item in zip(policies, items, strict=True):
         if policy.spec in seen:
-            raise UserInputError(f"order '{policy.spec}' is given twice; name each order once")
-        seen.add(policy.spec)
+            raise UserInputError(_given_twice(policy.spec, seen[policy.spec], item))
+        seen[policy.spec] = item
     return policies
+
+
+def _given_twice(spec: str, first: PolicyLike, second: PolicyLike) -> str:
+    names = {name.strip() for name in (first, second) if isinstance(name, str)}
+    if len(names) < 2:
+        return f"order '{spec}' is given twice; name each order once"
+    one, other = str(first).strip(), str(second).strip()
+    return f"'{one}' and '{other}' both mean '{spec}'; name one of them"
+
+
+def preset_names(specs: str | Order | Policy | Iterable[PolicyLike]) -> dict[str, str]:
+    """Return canonical spec → preset, for the policies that were requested by the name of a preset."""
+    if isinstance(specs, Order | Policy):
+        return {}
+    items = specs.split(",") if isinstance(specs, str) else specs
+    texts = [item.strip() for item in items if isinstance(item, str) and item.strip()]
+    presets = set(PRESETS.names()) - set(ORDERS.names())
+    named = [text for text in texts if text.partition(":")[0] in presets]
+    return {parse_policy(text).spec: text for text in named}

@@ -1,6 +1,6 @@
 """``Policy``: an order, a commit rule and, for generation, a revise rule.
 
-Plain data with a canonical spec; decoding it is the decoder's business.
+Plain data with a canonical spec. Does not depend on the decoder.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from orderlens.errors import UserInputError
 from orderlens.rules.commit.schedules import Top
 from orderlens.rules.orders.protocol import (
+    AFTER,
     ConfidenceOrder,
     DrawingOrder,
     OracleOrder,
@@ -34,15 +35,15 @@ def spec_of(label: str, seed: float | None) -> str:
     return f"{order}:{int(seed)}{plus}{rules}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Policy:
-    """A way of decoding.
+    """A decoding policy.
 
     Attributes:
-        order: which position comes first.
-        commit: how many are revealed by one pass; one by default.
-        revise: what may be changed afterwards; nothing by default.
-        rule_seed: seed of a commit rule that draws where the order has none; 0 by default.
+        order: ranks the masked positions.
+        commit: decides how many positions a pass reveals; one by default.
+        revise: changes committed tokens; None for no changes.
+        rule_seed: seed of a random commit rule if the order has no seed; 0 by default.
     """
 
     order: Order
@@ -50,12 +51,15 @@ class Policy:
     revise: Revise | None = None
     rule_seed: int | None = None
 
+    def __repr__(self) -> str:
+        return f"Policy({self.spec!r})"
+
     def __post_init__(self) -> None:
         if self.order.seed is None and self.commit.randomised:
             object.__setattr__(self, "rule_seed", self.rule_seed or 0)
         elif self.rule_seed is not None:
             raise UserInputError(
-                f"policy '{self.spec}': no rule takes the seed {self.rule_seed}; leave it out"
+                f"policy '{self.spec}': no rule is random, so leave out the seed {self.rule_seed}"
             )
         if self.needs_target and self.revise is not None:
             raise UserInputError(
@@ -66,17 +70,17 @@ class Policy:
 
     @classmethod
     def of(cls, item: Order | Policy) -> Policy:
-        """Return ``item`` as a policy: an order alone reveals one token per pass."""
+        """Return ``item`` as a policy; an order alone reveals one token per pass."""
         return item if isinstance(item, Policy) else cls(item)
 
     @property
     def label(self) -> str:
-        """The canonical spec without the seed: the trace's ``order`` column."""
+        """The canonical spec without the seed, as in the trace's ``order`` column."""
         return self.order.label + self._rules
 
     @property
     def seed(self) -> int | None:
-        """The order's seed, or that of a commit rule that draws beside an order which does not."""
+        """The order's seed; without one, the seed of a random commit rule."""
         return self.rule_seed if self.order.seed is None else self.order.seed
 
     @property
@@ -85,38 +89,38 @@ class Policy:
         return spec_of(self.label, self.seed)
 
     def _check_revise(self) -> None:
-        """Refuse another order or a commit rule beside a rule that chooses positions itself."""
+        """Refuse another order or a commit rule next to a revise rule that chooses positions itself."""
         if (rule := self.revise) is None or rule.order_id is None:
             return
-        if self.order.label != rule.order_id or not self._one_by_one:
+        if self.order.label != rule.order_id or not self._one_per_pass:
             raise UserInputError(
-                f"policy '{self.spec}': '{rule.id}' chooses the positions itself and goes with order "
-                f"'{rule.order_id}' and no commit rule; write '{rule.order_id}+{rule.spec}'"
+                f"policy '{self.spec}': '{rule.id}' chooses the positions itself and needs order "
+                f"'{rule.order_id}' without a commit rule; write '{rule.order_id}+{rule.spec}'"
             )
 
     @property
-    def _one_by_one(self) -> bool:
+    def _one_per_pass(self) -> bool:
         return isinstance(self.commit, Top) and self.commit.k == 1
 
     @property
     def _rules(self) -> str:
-        parts = [] if self._one_by_one else [self.commit.spec]
+        parts = [] if self._one_per_pass else [self.commit.spec]
         return "".join(f"+{part}" for part in (parts if self.revise is None else [*parts, self.revise.spec]))
 
     @property
     def needs_target(self) -> bool:
-        """Whether the order looks at the text it scores, so that it cannot generate."""
+        """Whether the order needs the target, so that it cannot generate."""
         return isinstance(self.order, OracleOrder)
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the rules ask for by name beyond the position statistics."""
+        """Names of the extra inputs that the rules need."""
         return self.order.needs | self.commit.needs
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether states are evaluated only to be looked at."""
-        return "entropy_after" in self.order.needs or (self.revise is not None and self.revise.judges_apart)
+        """Whether the policy evaluates look-ahead states."""
+        return bool(self.order.needs & AFTER) or (self.revise is not None and self.revise.judges_apart)
 
     @property
     def is_static(self) -> bool:
@@ -127,7 +131,7 @@ class Policy:
 
     @property
     def is_planned_by_revise(self) -> bool:
-        """Whether the revise rule chooses all positions, so that order and commit rule are not asked."""
+        """Whether the revise rule chooses all positions; order and commit rule are then not used."""
         return self.revise is not None and self.revise.order_id is not None
 
     def draws_first(self, temperature: float) -> bool:
@@ -135,11 +139,11 @@ class Policy:
         return temperature > 0 and isinstance(self.order, DrawingOrder) and self.order.draws_first
 
     def speculates_by(self, temperature: float) -> Reading | None:
-        """Return the number whose largest value is the next position, where that is all there is to the rule.
+        """Return the statistic whose largest value decides the next position; None for other rules.
 
-        A static order has one row in a pass, which is the largest by any number.
+        A static order has one row per pass, so any statistic will do.
         """
-        if not self._one_by_one or self.revise is not None or self.needs:
+        if not self._one_per_pass or self.revise is not None or self.needs:
             return None
         if isinstance(self.order, StaticOrder):
             return "top"
@@ -148,24 +152,25 @@ class Policy:
         return self.order.reads if isinstance(self.order, ConfidenceOrder) else None
 
     def likelihood(self, temperature: float | None = None) -> Likelihood:
-        """Say what a trace's summed log q is for the sampler that this policy defines at temperature 1.
+        """Return whether the sum of log q is the likelihood of the policy's sampler at temperature 1.
 
-        A deterministic rule that sees no target chooses its sets from what is already revealed, so the sum is
-        the sampler's exact log-likelihood of the text (DUEL, arXiv 2603.01367). A randomised rule gives the
-        likelihood along one of its paths: an estimate whose average over seeds counts. A target-aware order,
-        a revised text, or a choice among draws defines none.
+        ``exact``: a deterministic rule without the target chooses its sets from the revealed text, so the sum
+            is
+        the exact log-likelihood (DUEL, arXiv 2603.01367). ``estimate``: a randomised rule gives the
+        likelihood along one path, to be averaged over seeds. ``none``: a target-aware order, a revised text,
+        or a choice among drawn tokens.
 
         Args:
-            temperature: that of a generated trace; None for a scored one.
+            temperature: temperature of a generated trace; None for a scored trace.
         """
         if self.needs_target or self.revise is not None or self.draws_first(temperature or 0.0):
             return "none"
         return "estimate" if self.order.randomised or self.commit.randomised else "exact"
 
     def planned(self, n_positions: int, sample_id: str, block: int) -> tuple[IntArray, IntArray]:
-        """Return a static order's path over a block's open places, and the pass of each of its steps.
+        """Return a static order's path over a block's masked positions, and the pass of each step.
 
-        Under a commit rule that needs the model the passes are only what one position per pass would give.
+        If the commit rule needs the model, the passes assume one position per pass.
         """
         assert isinstance(self.order, StaticOrder)
         path = check_path(self.order, n_positions, sample_id, block)
@@ -173,16 +178,16 @@ class Policy:
         return schedule.plan(path)
 
     def refuse_to_generate(self) -> None:
-        """Raise where generation makes no sense."""
+        """Refuse a policy that cannot generate."""
         if self.needs_target:
             raise UserInputError(
-                f"order '{self.spec}' needs a known target and cannot generate; use it with score"
+                f"order '{self.spec}' needs the target and cannot generate; use it with score"
             )
 
     def refuse_to_score(self) -> None:
-        """Raise where a fixed text has no likelihood."""
+        """Refuse a policy that cannot score a fixed text."""
         if self.revise is not None:
             raise UserInputError(
-                f"policy '{self.spec}' changes tokens after it committed them, so a fixed text has no path "
+                f"policy '{self.spec}' changes committed tokens, so a fixed text has no path "
                 f"under it; score with '{replace(self, revise=None).spec}' or use it with generate"
             )

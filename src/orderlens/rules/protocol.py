@@ -1,11 +1,11 @@
-"""How rules are written as text, and what a commit rule is.
+"""The text form of rules, and the base classes of commit rules.
 
-The values of a commit or revise rule are fields that ``Rule`` turns into text and back; ``Arguments`` reads
-what may follow an order's name: ``name=value`` options and a seed, cut at the colons (``scale=2:3``).
+``Rule`` converts the values of a commit or revise rule to text and back. ``Arguments`` parses the text after
+an order's name: ``name=value`` options and a seed, separated by colons (``scale=2:3``).
 
-A ``Commit`` takes an order's scores and says which masked positions this pass reveals. A ``Schedule`` is a
-commit rule whose counts are known beforehand, so that a static order under it needs no model to plan its
-path. (Revise rules are in ``revise.protocol``.) A rule sees no target, model or file.
+A ``Commit`` receives an order's scores and chooses the masked positions that the pass reveals. A ``Schedule``
+is a commit rule whose counts are known in advance; a static order then needs no model to plan its path.
+(Revise rules are in ``revise.protocol``.) Rules do not depend on targets, models or files.
 
 Shape letters: C chains, R rows.
 """
@@ -25,16 +25,18 @@ from orderlens.rules.stats import BoolArray, DrawStats, FloatArray, IntArray, Po
 from orderlens.rules.view import StepView
 
 MAX_SEED_DIGITS = 18
-"""A seed is stored as a 64-bit number."""
+"""Maximum number of digits of a seed, which is stored as a 64-bit number."""
+MAX_WHOLE = 999_999_999
+"""Largest whole number in a rule, far beyond the length of any text."""
 CommitView: TypeAlias = StepView[PositionStats | DrawStats]
-"""What a commit rule sees: no target."""
+"""The view of a commit rule, without targets."""
 
 
 class Rule(ABC):
-    """What commit and revise rules share: a name, a line for the catalogue, and how they are written.
+    """Base class of commit and revise rules: id, summary and text form.
 
-    The values behind a rule's ``=`` are the dataclass fields that it declares with ``whole`` or ``real``:
-    text and rule are made of each other here, and a rule says only what it does.
+    The values after a rule's ``=`` are its dataclass fields declared with ``whole`` or ``real``. This class
+    parses and formats them.
     """
 
     id: ClassVar[str]
@@ -42,7 +44,7 @@ class Rule(ABC):
 
     @classmethod
     def parse(cls, values: list[str]) -> Self:
-        """Build from the values behind the ``=``, cut at the colons (``["0.9"]`` of ``threshold=0.9``)."""
+        """Build a rule from the values after ``=``, split at colons (``["0.9"]`` of ``threshold=0.9``)."""
         known = cls._values()
         least = sum(item.default is MISSING for item in known)
         if not least <= len(values) <= len(known) or not all(values):
@@ -56,7 +58,7 @@ class Rule(ABC):
 
     @property
     def spec(self) -> str:
-        """The canonical text, e.g. ``threshold=0.9``; defaults at its end are left out."""
+        """The canonical text, e.g. ``threshold=0.9``; trailing defaults are left out."""
         known = [(item, getattr(self, item.name)) for item in self._values()]
         while known and known[-1][1] == known[-1][0].default and not known[-1][0].metadata["always"]:
             known.pop()
@@ -70,12 +72,12 @@ class Rule(ABC):
 
 
 def whole(least: int, name: str, like: int, *, default: Any = MISSING, always: bool = False) -> Any:
-    """Declare a value: a whole number of at least ``least``; ``always`` writes it where it is the default."""
+    """Declare a whole number of at least ``least``; ``always`` keeps it in the text if it is the default."""
     return _value(partial(parse_whole, least=least), name, like, default, always)
 
 
 def real(low: float, high: float, name: str, like: float, *, default: Any = MISSING) -> Any:
-    """Declare a value: a finite number between ``low`` and ``high``, both allowed."""
+    """Declare a finite number from ``low`` to ``high``, both included."""
     return _value(partial(parse_real, low=low, high=high), name, like, default, False)
 
 
@@ -91,11 +93,11 @@ def _counted(least: int, most: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """What a commit rule takes.
+    """The choice of a commit rule.
 
     Attributes:
-        chosen_R: rows that are committed now, at least one in every chain.
-        token_R: the token of each row at temperature 0; None where that is the most probable one.
+        chosen_R: rows to commit in this pass, at least one per chain.
+        token_R: the token of each row at temperature 0; None for the most probable tokens.
     """
 
     chosen_R: BoolArray
@@ -103,7 +105,7 @@ class Pick:
 
 
 class Commit(Rule):
-    """How many positions one forward pass reveals."""
+    """A rule that decides which positions one forward pass reveals."""
 
     randomised: bool = False
     """Whether the choice depends on random numbers beyond the order's."""
@@ -111,35 +113,35 @@ class Commit(Rule):
     """Names of what the view must hold in ``extras`` besides the statistics (see ``StepView``)."""
 
     def planned_passes(self, n_positions: int) -> int:
-        """Return how many passes a block of so many positions is planned to take; n where nobody knows."""
+        """Return the planned number of passes of a block; its number of positions if unknown."""
         return n_positions
 
     @abstractmethod
     def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
-        """Return which rows are committed now [R]: at least one in every chain."""
+        """Return which rows to commit in this pass [R], at least one per chain."""
 
     def pick(self, view: CommitView, scores_R: FloatArray) -> Pick:
-        """Return the same with the tokens; only for a rule that may not take the most probable one."""
+        """Return the rows and their tokens; override it for rules that may choose another token."""
         return Pick(self.select(view, scores_R))
 
 
 class Schedule(Commit):
-    """A commit rule whose counts depend only on the number of positions to fill and on the pass."""
+    """A commit rule whose counts depend only on the number of positions and on the pass."""
 
     @abstractmethod
     def passes(self, n_positions: int) -> IntArray:
-        """Return [n]: the pass at which the position that comes t-th is revealed (0, …, never falling)."""
+        """Return [n]: the pass that reveals the t-th position of the path (starts at 0, never decreases)."""
 
     def plan(self, path: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the path [n] that a static order's ``path`` becomes, and the pass of each of its steps."""
+        """Return a static order's path [n] under this schedule, and the pass of each step."""
         return path, self.passes(len(path))
 
     def planned_passes(self, n_positions: int) -> int:
-        """Return the passes that the counts add up to."""
+        """Return the number of passes of the schedule."""
         return int(self.passes(n_positions)[-1]) + 1
 
     def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
-        """Return the next positions by score, as many as the schedule gives this pass."""
+        """Return the positions with the highest scores; the schedule sets their number for this pass."""
         last_C = self._due(view)
         if (last_C == view.step_in_block_C).all():
             return view.best(scores_R)
@@ -147,7 +149,7 @@ class Schedule(Commit):
         return chosen
 
     def _due(self, view: StepView[Any]) -> IntArray:
-        """Return the last place of the path that is due by now, at least the next one."""
+        """Return the last index of the path that this pass reveals, at least the next one."""
         due_C = np.empty(len(view.filling_C), np.int64)
         for n in np.unique(view.filling_C):
             mine = view.filling_C == n
@@ -156,14 +158,18 @@ class Schedule(Commit):
 
 
 def parse_whole(rule: str, text: str, least: int, name: str = "") -> int:
-    """Return a whole number of at least ``least``; ``name`` tells the value apart where there are several."""
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
+    """Parse a whole number of at least ``least``; ``name`` identifies one of several values in messages."""
+    if not text.isascii() or not text.isdigit():
+        raise _refusal(rule, text, name, f"a whole number of at least {least}")
+    if len(text.lstrip("0")) > len(str(MAX_WHOLE)):
+        raise _refusal(rule, text, name, f"at most {MAX_WHOLE:,}")
+    if int(text) < least:
         raise _refusal(rule, text, name, f"a whole number of at least {least}")
     return int(text)
 
 
 def parse_real(rule: str, text: str, low: float, high: float = np.inf, name: str = "") -> float:
-    """Return a finite number between ``low`` and ``high``, both allowed."""
+    """Parse a finite number from ``low`` to ``high``, both included."""
     try:
         value = float(text)
     except ValueError:
@@ -185,11 +191,11 @@ def _refusal(rule: str, text: str, name: str, wanted: str) -> UserInputError:
 
 
 class Arguments:
-    """The options and the seed behind an order's name.
+    """The options and the seed after an order's name.
 
     Args:
         order: the order's id, for messages.
-        text: what stands behind the first colon.
+        text: the text after the first colon.
         known: names of the options.
         seeded: whether a seed may be given.
     """
@@ -217,8 +223,9 @@ class Arguments:
         except ValueError:
             value = np.nan
         if not low <= value <= high or np.isinf(value):
-            wanted = f"of at least {low:g}" if np.isinf(high) else f"between {low:g} and {high:g}"
-            raise self.refusal(f"{name} must be a number {wanted}")
+            if np.isinf(high):
+                raise self.refusal(f"{name} must be a finite number of at least {low:g}")
+            raise self.refusal(f"{name} must be a number between {low:,g} and {high:,.15g}")
         return value
 
     def whole(self, name: str, default: int, least: int) -> int:
@@ -229,14 +236,14 @@ class Arguments:
         return int(value)
 
     def word(self, name: str, default: str, allowed: Sequence[str] = ()) -> str:
-        """Return an option as it stands, one of ``allowed`` where that is not empty."""
+        """Return an option as text; if ``allowed`` is not empty, one of its words."""
         value = self._found.get(name, default)
         if allowed and value not in allowed:
             raise self.refusal(f"{name} must be {' or '.join(allowed)}")
         return value
 
     def refusal(self, why: str) -> UserInputError:
-        """Return the error that names the order as it was written."""
+        """Return an error that quotes the order."""
         return UserInputError(f"order '{self._order}:{self._text}': {why}")
 
     def _checked(self, digits: str) -> int:
@@ -246,7 +253,7 @@ class Arguments:
 
 
 def label_of(order: str, options: Mapping[str, tuple[float | str, float | str]]) -> str:
-    """Return the order's label: its id and every option (value, default) that is not the default."""
+    """Return the order's label: its id and the options (value, default) that differ from their default."""
     parts = [
         f"{name}={value if isinstance(value, str) else plain(value)}"
         for name, (value, default) in options.items()
@@ -256,5 +263,5 @@ def label_of(order: str, options: Mapping[str, tuple[float | str, float | str]])
 
 
 def plain(value: float) -> str:
-    """Return the shortest decimal text of a number, the same for every way of writing it."""
+    """Return the shortest decimal text of a number."""
     return np.format_float_positional(value, trim="-")

@@ -1,7 +1,7 @@
-"""``PositionStats``: the narrow waist between models and orders.
+"""``PositionStats`` and related types: the statistics that orders and rules receive from a model.
 
-One entry per masked position. Orders and traces see these few numbers and never a vocabulary axis. All
-log-probabilities are natural logs at temperature 1, normalised over the tokens that may be revealed.
+There is one entry per masked position and no vocabulary axis. All log-probabilities are natural logs at
+temperature 1, normalised over the tokens that may be revealed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class PositionStats:
-    """What a deployable order may see, for R masked positions (all arrays are [R]).
+    """Statistics of R masked positions that a deployable order may use (all arrays are [R]).
 
     Attributes:
-        top_token: most probable token (the lowest id among equals).
+        top_token: most probable token (the lowest id if several tie).
         top_logprob: its log-probability.
         second_logprob: log-probability of the runner-up.
         entropy: Shannon entropy in nats.
-        eos_logprob: log of the total probability of the EOS ids (−inf when there are none).
+        eos_logprob: log of the total probability of the EOS ids (−inf if there are none).
     """
 
     top_token: IntArray
@@ -54,7 +54,7 @@ class PositionStats:
 
 @dataclass(frozen=True, slots=True)
 class TargetStats:
-    """What a target-aware order sees: the position statistics plus the target's, all [R].
+    """Statistics for a target-aware order: the position statistics and those of the target, all [R].
 
     Attributes:
         positions: the statistics any order may see.
@@ -67,8 +67,10 @@ class TargetStats:
     competitor_logprob: FloatArray
 
     @classmethod
-    def beside(cls, positions: PositionStats, target: IntArray, target_logprob: FloatArray) -> TargetStats:
-        """Attach the targets; the competitor is the top token, or the runner-up where that is the target."""
+    def from_target_logprob(
+        cls, positions: PositionStats, target: IntArray, target_logprob: FloatArray
+    ) -> TargetStats:
+        """Add the targets; the competitor is the most probable token that is not the target."""
         is_top = positions.top_token == target
         competitor = np.where(is_top, positions.second_logprob, positions.top_logprob)
         return cls(positions, target_logprob, competitor)
@@ -85,7 +87,7 @@ class TargetStats:
 
 @dataclass(frozen=True, slots=True)
 class DrawStats:
-    """What a sampling decoder sees: the position statistics plus one drawn token each, all [R].
+    """Statistics for a sampling decoder: the position statistics and one drawn token each, all [R].
 
     Attributes:
         positions: the statistics any order may see.
@@ -110,11 +112,11 @@ class DrawStats:
 
 
 def comparable(values: ArrayLike) -> FloatArray:
-    """Return numbers to about 12 digits, so that the same sum taken in another order compares as equal.
+    """Round numbers to about 12 digits, so that equal sums compare as equal in any order of summation.
 
-    Rows that are permutations of each other tie, and p = 0.9 reaches 0.9 although exp(log 0.9) need not. What
-    is rounded away are the last 12 bits of a float64, relative to its size: numbers near 0 stay apart, and
-    float32 numbers, which do not have these bits, stay as they are.
+    Rows that are permutations of each other then tie, and exp(log 0.9) reaches 0.9. The last 12 bits of a
+    float64 are rounded, relative to its size: numbers near 0 stay distinct, and float32 numbers stay
+    unchanged.
     """
     numbers = np.asarray(values, np.float64)
     bits = (numbers if numbers.ndim else numbers[None]).view(np.int64)
@@ -123,27 +125,27 @@ def comparable(values: ArrayLike) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
-    """How tokens are drawn.
+class DrawInputs:
+    """Inputs of a draw: the temperature and one uniform number per row.
 
     Attributes:
-        temperature: positive.
-        uniforms_R: one number in [0, 1) per row; the draw is a function of it and of the row alone. For rows
-            of a torch model also a tensor on their device.
+        temperature: a positive number, or one per row [R].
+        uniforms_R: one number in [0, 1) per row, which determines the draw. For a torch model it may be a
+            tensor on the device of the rows.
     """
 
-    temperature: float
+    temperature: float | FloatArray
     uniforms_R: FloatArray | Any
 
 
 @dataclass(frozen=True, slots=True)
 class RowStats:
-    """What is known of R rows.
+    """Statistics of R rows.
 
     Attributes:
-        positions: what a deployable order may see.
-        target_logprob: of each row's target, where targets were given.
-        draws: one drawn token per row, where ``Heat`` was given.
+        positions: the position statistics.
+        target_logprob: log-probability of each row's target, if targets were given.
+        draws: one drawn token per row, if ``DrawInputs`` were given.
     """
 
     positions: PositionStats
@@ -151,17 +153,17 @@ class RowStats:
     draws: DrawStats | None = None
 
 
-Answer: TypeAlias = Callable[[], RowStats]
-"""Waits for what was asked; to be called once."""
+PendingStats: TypeAlias = Callable[[], RowStats]
+"""Waits for the statistics of a started reduction; to be called once."""
 
 
 def positions_of(stats: PositionStats | TargetStats | DrawStats) -> PositionStats:
-    """Return the statistics that any order may see."""
+    """Return the position statistics."""
     return stats if isinstance(stats, PositionStats) else stats.positions
 
 
 def require_finite_rows(bad_R: BoolArray) -> None:
-    """Raise when any row is NaN or has no finite entry."""
+    """Refuse rows that are NaN or have no finite entry."""
     if bad_R.any():
         raise ModelOutputError(
             f"the model returned NaN or all −inf at {int(bad_R.sum())} of {len(bad_R)} requested positions; "

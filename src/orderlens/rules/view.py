@@ -1,15 +1,13 @@
-"""What an order or a commit rule sees of one forward pass, and what it remembers from pass to pass.
+"""``StepView``: the input of an order or a commit rule for one forward pass; ``Memory``: its stored values.
 
-A ``StepView`` holds the masked positions of the current block of *all* chains that share a policy, as
-parallel arrays, so that a rule is a few numpy expressions however many chains there are. The type of
-``stats`` decides who may see what: a deployable rule is handed ``PositionStats``, only a target-aware order
-is handed ``TargetStats``. Rows are sorted by chain, inside a chain from left to right. Everything is a
-function of the chain alone: a rule must give a row the same score whatever other chains are in the view.
+A ``StepView`` contains the masked positions of the current block of *all* chains with the same policy, as
+parallel arrays, so that a rule is a few numpy expressions. Deployable rules receive ``PositionStats`` as
+``stats``; only a target-aware order receives ``TargetStats``. Rows are sorted by chain, within a chain from
+left to right. The score of a row must not depend on the other chains in the view.
 
-A rule's ``Memory`` keeps values by name: one per masked position (``keep_rows``) or one per chain
-(``keep_chains``). It finds them again at the next pass of the same chain and block, whatever else shares the
-batch by then. Every block starts with nothing remembered, because a fixed text is scored with all its blocks
-side by side.
+A rule's ``Memory`` stores named values, one per masked position (``keep_rows``) or one per chain
+(``keep_chains``), for later passes of the same chain and block. Every block starts with an empty memory,
+because a fixed text is scored with all its blocks in parallel.
 
 Shape letters: N chains of a call, C chains in this pass, R masked positions in this pass, B block size.
 """
@@ -50,31 +48,31 @@ class MemoryTable:
         self._chains: dict[str, tuple[Values, Values]] = {}
 
     def at(self, chain_C: IntArray, chain_R: IntArray, offset_R: IntArray) -> Memory:
-        """Return what the rule sees of it in one pass.
+        """Return the memory for one pass.
 
         Args:
             chain_C: index of each chain of the pass in this table.
-            chain_R: chain of each masked position, as a place in ``chain_C``.
+            chain_R: chain of each masked position, as an index into ``chain_C``.
             offset_R: its offset in the block.
         """
         return Memory(self, chain_C, chain_C[chain_R], offset_R)
 
     def forget(self, chains: IntArray) -> None:
-        """Start the given chains afresh: they enter a new block."""
+        """Reset the given chains, which enter a new block."""
         for default, values in (*self._rows.values(), *self._chains.values()):
             values[chains] = default
 
     def rows(self, name: str, default: ArrayLike) -> Values:
-        """Return the array [N, B, …] called ``name``, made of ``default`` at its first use."""
+        """Return the array [N, B, …] called ``name``; it is created with ``default`` on first use."""
         return _found(self._rows, name, default, self._shape)
 
     def chains(self, name: str, default: ArrayLike) -> Values:
-        """Return the array [N, …] called ``name``, made of ``default`` at its first use."""
+        """Return the array [N, …] called ``name``; it is created with ``default`` on first use."""
         return _found(self._chains, name, default, self._shape[:1])
 
 
 class Memory:
-    """One rule's memory as seen in one pass. Writes take effect when the pass is committed."""
+    """One rule's memory in one pass. Writes take effect when the pass is committed."""
 
     def __init__(self, table: MemoryTable, chain_C: IntArray, chain_R: IntArray, offset_R: IntArray) -> None:
         self._table, self._chain_C, self._at_R = table, chain_C, (chain_R, offset_R)
@@ -82,23 +80,23 @@ class Memory:
         self._new_chains: dict[str, Values] = {}
 
     def rows(self, name: str, default: ArrayLike) -> Values:
-        """Return what ``keep_rows`` kept for each masked position [R, …]; ``default`` where nothing was."""
+        """Return the values that ``keep_rows`` stored for each masked position [R, …], else ``default``."""
         return np.asarray(self._table.rows(name, default)[self._at_R])
 
     def chains(self, name: str, default: ArrayLike) -> Values:
-        """Return what ``keep_chains`` kept for each chain [C, …]; ``default`` where nothing was."""
+        """Return the values that ``keep_chains`` stored for each chain [C, …], else ``default``."""
         return np.asarray(self._table.chains(name, default)[self._chain_C])
 
     def keep_rows(self, name: str, values_R: Values) -> None:
-        """Remember one value (or one row of values) per masked position."""
+        """Store one value (or one row of values) per masked position."""
         self._new_rows[name] = values_R
 
     def keep_chains(self, name: str, values_C: Values) -> None:
-        """Remember one value (or one row of values) per chain."""
+        """Store one value (or one row of values) per chain."""
         self._new_chains[name] = values_C
 
     def commit(self) -> None:
-        """Store what was kept; the decoder calls this once the pass counts."""
+        """Write the stored values; the decoder calls this when the pass is committed."""
         for name, values_R in self._new_rows.items():
             self._table.rows(name, _blank(values_R))[self._at_R] = values_R
         for name, values_C in self._new_chains.items():
@@ -115,39 +113,39 @@ def _found(
 
 
 def _blank(values: Values) -> Values:
-    """What stands where a rule keeps values that it never asked for with a default: zeros of that kind."""
+    """Return zeros of the same type, the default of values that were never read with another one."""
     return np.zeros(values.shape[1:], values.dtype)
 
 
 def nothing_kept(n_chains: int, chain_R: IntArray, offset_R: IntArray) -> Memory:
-    """Return an empty memory for a view made by hand (``StepView.of``)."""
+    """Return an empty memory for ``StepView.of``."""
     width = int(offset_R.max(initial=-1)) + 1
     return MemoryTable(n_chains, width).at(np.arange(n_chains), chain_R, offset_R)
 
 
 def _not_declared(_: IntArray, __: IntArray) -> FloatArray:
-    raise UserInputError("a rule that calls view.logprob_of must name 'token_logprobs' in its needs")
+    raise UserInputError("a rule that calls view.logprob_of must list 'token_logprobs' in its needs")
 
 
 @dataclass(frozen=True, slots=True)
 class StepView(Generic[S_co]):
-    """One forward pass, seen by one policy.
+    """One forward pass of all chains with one policy.
 
     Attributes:
         chain_R: chain of each masked position (0…C−1).
         position_R: its absolute position in the sequence.
         offset_R: its offset in the current block.
-        block_C: current block of each chain; 0 is the first that holds a position to fill.
-        step_C: tokens this trace has revealed before this pass.
-        forward_C: passes the current block has had before this one. (Passes of earlier blocks are not
-            counted: a fixed text is scored with all its blocks side by side.)
-        filling_C: positions the current block had to fill when it was entered.
+        block_C: current block of each chain; 0 is the first block with a position to fill.
+        step_C: number of tokens that the trace revealed before this pass.
+        forward_C: number of earlier passes of the current block. (Earlier blocks do not count: a fixed text
+            is scored with all its blocks in parallel.)
+        filling_C: number of positions that the current block has to fill in total.
         stats: statistics of each masked position (all [R]).
-        memory: what this rule kept at earlier passes of the same block.
-        numbers: gives ``uniforms_R``; made on request.
-        extras: the extra inputs that the policy's rules request by name (``needs``), one number per row each.
-        logprob_of: for rules that need ``token_logprobs``: takes rows and a token for each (a row may come
-            several times); returns the log-probabilities of those tokens there.
+        memory: values that this rule stored at earlier passes of the same block.
+        numbers: returns ``uniforms_R``; called on demand.
+        extras: the extra inputs that the policy's rules list in ``needs``, one number per row each.
+        logprob_of: for rules that need ``token_logprobs``: takes rows and one token per row (rows may
+            repeat); returns the log-probabilities of these tokens.
     """
 
     chain_R: IntArray
@@ -165,7 +163,7 @@ class StepView(Generic[S_co]):
 
     @classmethod
     def of(cls, stats: T, offsets: IntArray | None = None) -> StepView[T]:
-        """Return the view of one chain in the first pass of its first block: for trying a rule by hand."""
+        """Return a view of one chain in the first pass of its first block, to try out a rule."""
         count = len(stats)
         offset_R = np.arange(count) if offsets is None else np.asarray(offsets, np.int64)
         chain_R, zero_C = np.zeros(count, np.int64), np.zeros(1, np.int64)
@@ -185,12 +183,12 @@ class StepView(Generic[S_co]):
 
     @property
     def left_C(self) -> IntArray:
-        """Positions still masked in each chain's block."""
+        """Number of masked positions in each chain's block."""
         return np.bincount(self.chain_R, minlength=len(self.block_C)).astype(np.int64)
 
     @property
     def step_in_block_C(self) -> IntArray:
-        """Positions of the current block that are filled already."""
+        """Number of filled positions in each chain's block."""
         return self.filling_C - self.left_C
 
     @property
@@ -202,7 +200,7 @@ class StepView(Generic[S_co]):
     def proposal_logprob_R(self) -> FloatArray:
         """Log-probability at temperature 1 of the token that would be committed at each row.
 
-        That is the drawn token where the policy draws before it chooses, else the most probable one.
+        That is the drawn token if the policy draws before it chooses, else the most probable one.
         """
         stats: Any = self.stats
         if isinstance(stats, DrawStats):
@@ -212,13 +210,13 @@ class StepView(Generic[S_co]):
 
     @property
     def proposal_prob_R(self) -> FloatArray:
-        """Its probability, to be compared with a ``comparable`` bound."""
+        """The probability of that token, for comparison with a ``comparable`` bound."""
         return comparable(np.exp(self.proposal_logprob_R))
 
     def seeing(self, stats: T, memory: Memory | None = None) -> StepView[T]:
         """Return the same pass with other statistics, and another rule's memory.
 
-        Spelled out because ``dataclasses.replace`` would cost more than the rules themselves.
+        Written out because ``dataclasses.replace`` would take longer than the rules.
         """
         return StepView(
             self.chain_R, self.position_R, self.offset_R, self.block_C, self.step_C, self.forward_C,
@@ -237,7 +235,7 @@ class StepView(Generic[S_co]):
         )  # fmt: skip
 
     def ranks(self, scores_R: FloatArray) -> IntArray:
-        """Return each row's place (0 = first) among its chain's rows: higher scores first, then leftmost."""
+        """Return each row's rank (0 = first) in its chain: higher scores first, then leftmost."""
         by_R = np.lexsort((self.offset_R, -scores_R, self.chain_R))
         rank_R = np.empty(len(by_R), np.int64)
         rank_R[by_R] = np.arange(len(by_R)) - self.starts_C[self.chain_R]
@@ -253,7 +251,7 @@ class StepView(Generic[S_co]):
         return least
 
     def best(self, scores_R: FloatArray) -> BoolArray:
-        """Return which row is first in its chain: the largest score, the leftmost among equals."""
+        """Return the best row of each chain: the largest score, the leftmost if several tie."""
         tied = np.flatnonzero(scores_R == np.maximum.reduceat(scores_R, self.starts_C)[self.chain_R])
         chain = self.chain_R[tied]
         first = np.ones(len(tied), bool)

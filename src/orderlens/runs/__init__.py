@@ -1,1 +1,1 @@
-"""From a request to a run: spec, units, workers, and the loop that computes and commits."""
+"""Turns a request into a run: spec, work units, workers, and the loop that computes and commits units."""

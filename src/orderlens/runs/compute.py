@@ -1,7 +1,7 @@
-"""``compute``: the tables of one unit, from its spec and a model; ``begin``: only what needs the model.
+"""Computes the tables of one work unit: ``decode_unit`` does the part that needs the model.
 
-A module-level function over plain data: every engine calls it, in this process or in another one, where
-``open_model`` loads the model that the spec names. The decoder is called here and nowhere else.
+The functions take plain data, so any process can call them; ``open_model`` loads the model that a spec names.
+Only this module calls the decoder.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from orderlens.common.grid import Canvas
 from orderlens.decode.batches import BatchLimit
+from orderlens.decode.census import STATES_AT_ONCE
 from orderlens.decode.chains import Watch
 from orderlens.decode.couplings import coupling_table
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.measure import PERTURBATIONS, circulation_table, noise_table
 from orderlens.decode.passes import Columns
 from orderlens.decode.score import score_batch
+from orderlens.decode.states import StateRecorder
 from orderlens.decode.target_states import plan_canvases
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
@@ -36,26 +38,27 @@ from orderlens.runs.tables import (
     reveal_table,
     revision_table,
     scored_outputs,
+    state_table,
     token_table,
 )
 from orderlens.runs.units import Unit
 from orderlens.texts.samples import EncodedSample
 
 Tables: TypeAlias = dict[str, pa.Table]
-Finish: TypeAlias = Callable[[], Tables]
-"""Makes the tables of what was decoded, once, in whatever thread."""
+BuildTables: TypeAlias = Callable[[], Tables]
+"""Builds the tables of a decoded unit; called once, in any thread."""
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
-    """What only the computing process has; all of it may be left out.
+class ComputeContext:
+    """Objects of the computing process that are not part of a unit; all are optional.
 
     Attributes:
-        orders: policy objects by spec, where a rule is in no registry.
-        limit: how many sequences fit in memory, as learned so far.
-        on_reveals: is told of every advance.
-        watch: is shown texts while they are decoded.
-        pieces: texts of token ids, as far as they were needed.
+        orders: policy objects by spec, for rules that are not registered.
+        limit: number of sequences that fit in memory, as measured so far.
+        on_reveals: called with the number of new reveals.
+        watch: receives texts while they are decoded.
+        pieces: cache of the texts of token ids.
     """
 
     orders: dict[str, Policy] = field(default_factory=dict)
@@ -70,7 +73,7 @@ class Local:
         return parse_policies([self.orders.get(name, name) for name in wanted])
 
 
-Kind: TypeAlias = Callable[[RunSpec, Unit, Model, Local], Finish]
+Kind: TypeAlias = Callable[[RunSpec, Unit, Model, ComputeContext], BuildTables]
 KINDS: Registry[Kind] = Registry(
     "kind of run",
     {
@@ -78,23 +81,27 @@ KINDS: Registry[Kind] = Registry(
         "generate": "orderlens.runs.compute:generate_unit",
         "measure": "orderlens.runs.compute:measure_unit",
         "evaluate": "orderlens.tasks.evaluation.grading:evaluate_unit",
+        "census": "orderlens.runs.census:census_unit",
+        "census-texts": "orderlens.tasks.evaluation.texts:texts_unit",
     },
 )
-"""How the units of a kind of run are computed."""
+"""Kind of run → function that decodes a unit of it."""
 
 
-def compute(spec: RunSpec, unit: Unit, model: Model, local: Local | None = None) -> Tables:
+def compute(spec: RunSpec, unit: Unit, model: Model, context: ComputeContext | None = None) -> Tables:
     """Return the tables of one unit; they depend on ``spec``, ``unit`` and the model's weights only."""
-    return begin(spec, unit, model, local or Local())()
+    return decode_unit(spec, unit, model, context or ComputeContext())()
 
 
-def begin(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Finish:
-    """Decode one unit and return what makes its tables, so that the model need not wait for that."""
-    found = KINDS.get(spec.kind)(spec, unit, model, local)
+def decode_unit(spec: RunSpec, unit: Unit, model: Model, context: ComputeContext) -> BuildTables:
+    """Decode one unit and return the function that builds its tables; the model is then free."""
+    build = KINDS.get(spec.kind)(spec, unit, model, context)
 
     def finish() -> Tables:
-        tables = found()
-        return tables | ({"tokens": token_table(model, tables, local.pieces)} if "outputs" in tables else {})
+        tables = build()
+        return tables | (
+            {"tokens": token_table(model, tables, context.pieces)} if "outputs" in tables else {}
+        )
 
     return finish
 
@@ -102,59 +109,73 @@ def begin(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Finish:
 def open_model(
     spec: RunSpec, *, name: str | None = None, device: str | None = None, dtype: str | None = None
 ) -> Model:
-    """Load the model that ``spec`` names, or the same under the ``name`` it has on this machine.
+    """Load the model of ``spec`` with its format of weights; ``name`` is its name here, if it differs.
 
     Raises:
-        RunError: what is loaded under that name has other weights or another precision.
+        RunError: the loaded model has other weights or another precision.
     """
-    model = load_model(name or str(spec.model["name"]), device=device, dtype=dtype)
+    weights = spec.model.get("weights")
+    model = load_model(name or str(spec.model["name"]), device=device, dtype=dtype, weights=weights)
     model = with_block_size(model, spec.block_size)
     refuse_other_model(spec, model)
     return model
 
 
-def score_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Finish:
-    """Score a batch of targets; measure circulation, couplings and noise floor where asked for."""
-    orders = local.orders_of(spec, unit)
-    limit = local.limit or _limit(spec, unit, model)
-    columns = score_batch(model, unit.samples, orders, spec.anchor, local.on_reveals, limit)
+def score_unit(spec: RunSpec, unit: Unit, model: Model, context: ComputeContext) -> BuildTables:
+    """Score a batch of targets; measure circulation, couplings and noise floor if requested."""
+    orders = context.orders_of(spec, unit)
+    limit = context.limit or _limit(spec, unit, model)
+    recorder = StateRecorder() if spec.limit_states is not None else None
+    columns = score_batch(
+        model, unit.samples, orders, spec.anchor, context.on_reveals, limit, recorder=recorder
+    )
     labels = TraceLabels(unit.samples, orders, None, None)
     measured = _measurements(spec, unit, model, orders, columns, limit)
     return lambda: {
         "reveals": reveal_table(columns, labels, model, float_type(model)),
         "outputs": scored_outputs(model, labels),
         **measured,
+        **_kept_states(spec, recorder, labels),
     }
 
 
-def measure_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Finish:
-    """Measure circulation and noise floor of a batch without keeping its traces."""
-    orders = local.orders_of(spec, unit)
-    limit, tell = local.limit or _limit(spec, unit, model), _shares(spec, unit, local)
+def _kept_states(spec: RunSpec, recorder: StateRecorder | None, labels: TraceLabels) -> Tables:
+    if recorder is None or spec.limit_states is None:
+        return {}
+    return {"states": state_table(recorder.columns(spec.limit_states), labels)}
+
+
+def measure_unit(spec: RunSpec, unit: Unit, model: Model, context: ComputeContext) -> BuildTables:
+    """Measure circulation and noise floor of a batch without storing its traces."""
+    orders = context.orders_of(spec, unit)
+    limit, advance = context.limit or _limit(spec, unit, model), _share_counter(spec, unit, context)
     columns = score_batch(model, unit.samples, orders, spec.anchor, limit=limit)
-    tell()
-    measured = _measurements(spec, unit, model, orders, columns, limit, tell)
+    advance()
+    measured = _measurements(spec, unit, model, orders, columns, limit, advance)
     return lambda: measured
 
 
-def _shares(spec: RunSpec, unit: Unit, local: Local) -> Callable[[], None]:
-    """Return what tells that one of the parts of measuring is done: each is an equal share of the unit."""
-    parts, total, done = PERTURBATIONS + 2, reveals_ahead(spec, unit), count(1)
+def _share_counter(spec: RunSpec, unit: Unit, context: ComputeContext) -> Callable[[], None]:
+    """Return a callback that reports one finished part of measuring as an equal share of the unit."""
+    parts, total, done = PERTURBATIONS + 2, planned_reveals(spec, unit), count(1)
 
-    def tell() -> None:
+    def advance() -> None:
         now = next(done)
-        if local.on_reveals is not None:
-            local.on_reveals(total * now // parts - total * (now - 1) // parts)
+        if context.on_reveals is not None:
+            context.on_reveals(total * now // parts - total * (now - 1) // parts)
 
-    return tell
+    return advance
 
 
-def generate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Finish:
+def generate_unit(spec: RunSpec, unit: Unit, model: Model, context: ComputeContext) -> BuildTables:
     """Decode a batch of prompts."""
-    orders = local.orders_of(spec, unit)
+    orders = context.orders_of(spec, unit)
     settings = settings_of(spec, unit)
-    limit = local.limit or _limit(spec, unit, model)
-    generation = generate_batch(model, unit.samples, orders, settings, local.on_reveals, limit, local.watch)
+    limit = context.limit or _limit(spec, unit, model)
+    recorder = StateRecorder() if spec.limit_states is not None else None
+    generation = generate_batch(
+        model, unit.samples, orders, settings, context.on_reveals, limit, context.watch, recorder
+    )
     sample_seed = settings.sample_seed if settings.temperature > 0 else None
     labels = TraceLabels(unit.samples, orders, settings.temperature, sample_seed)
 
@@ -165,7 +186,7 @@ def generate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Fini
         }
         if any(policy.revise is not None for policy in orders):
             tables["revisions"] = revision_table(generation.revisions, labels, float_type(model))
-        return tables
+        return tables | _kept_states(spec, recorder, labels)
 
     return finish
 
@@ -180,18 +201,27 @@ def score_left_to_right(
 
 
 def settings_of(spec: RunSpec, unit: Unit) -> GenerationSettings:
-    """Return how the unit's texts are decoded."""
+    """Return the generation settings of a unit."""
     assert spec.max_new_tokens is not None
     assert unit.temperature is not None
     return GenerationSettings(
-        spec.max_new_tokens, unit.temperature, spec.seed or 0, spec.stop_at_eos is not False, spec.anchor
+        spec.max_new_tokens,
+        unit.temperature,
+        spec.seed or 0,
+        spec.stop_at_eos is not False,
+        spec.anchor,
+        spec.overflow or "fill",
     )
 
 
-def reveals_ahead(spec: RunSpec, unit: Unit) -> int:
-    """Return how many progress steps a unit takes at most: canvases are rounded up to whole blocks."""
+def planned_reveals(spec: RunSpec, unit: Unit) -> int:
+    """Return the maximum number of progress steps of a unit; canvases are rounded up to whole blocks."""
     if spec.kind == "measure":
         return sum(len(sample.target) for sample in unit.samples)
+    if spec.kind == "census-texts":
+        return len(unit.samples)
+    if spec.kind == "census":
+        return sum((1 << len(span)) - 1 for extra in unit.extras for span in extra["spans"])
     n_orders = len(spec.orders if unit.orders is None else unit.orders)
     if spec.max_new_tokens is None:
         return n_orders * sum(len(sample.target) for sample in unit.samples)
@@ -199,15 +229,23 @@ def reveals_ahead(spec: RunSpec, unit: Unit) -> int:
 
 
 def longest_canvas(items: Iterable[tuple[RunSpec, Unit]]) -> int:
-    """Return the positions of the longest canvas; 0 where the model itself decides where grids start."""
+    """Return the length of the longest canvas; 0 if the model chooses where grids start."""
     found = (canvas for spec, unit in items if spec.anchor is not None for canvas in canvases(spec, unit))
     return max((max(canvas.end, canvas.total) for canvas in found), default=0)
 
 
 def canvases(spec: RunSpec, unit: Unit) -> list[Canvas]:
-    """Return the positions that each sample of the unit takes."""
+    """Return the canvas of each sample of the unit."""
     assert spec.anchor is not None
-    return plan_canvases(spec.block_size, unit.samples, spec.anchor, spec.max_new_tokens)
+    overflow = spec.overflow or "fill"
+    return plan_canvases(spec.block_size, unit.samples, spec.anchor, spec.max_new_tokens, overflow)
+
+
+def batch_limit(kind: str, model: Model, longest: int) -> BatchLimit | None:
+    """Return the first batch size in sequences; None leaves it to each unit."""
+    if kind == "measure":  # a few short texts with the model's own anchor
+        return None
+    return BatchLimit(STATES_AT_ONCE) if kind == "census" else BatchLimit.suggested(model, longest)
 
 
 def _limit(spec: RunSpec, unit: Unit, model: Model) -> BatchLimit:
@@ -221,20 +259,20 @@ def _measurements(
     orders: Sequence[Policy],
     columns: Columns,
     limit: BatchLimit | None = None,
-    tell: Callable[[], None] = lambda: None,
+    advance: Callable[[], None] = lambda: None,
 ) -> Tables:
     tables: Tables = {}
     if spec.circulation is not None:
         tables["circulation"] = circulation_table(
             model, unit.samples, orders, columns, spec.circulation, anchor=spec.anchor
         )
-    tell()
+    advance()
     if spec.couplings is not None:
         tables["couplings"] = coupling_table(
             model, unit.samples, orders, columns, spec.couplings, anchor=spec.anchor, limit=limit
         )
     if spec.noise_floor or spec.kind == "measure":
         tables["noise"] = noise_table(
-            model, unit.samples, orders, columns, anchor=spec.anchor, limit=limit, tell=tell
+            model, unit.samples, orders, columns, anchor=spec.anchor, limit=limit, on_perturbation=advance
         )
     return tables

@@ -1,8 +1,7 @@
-"""What a run folder holds already, and the units that a job computes in it: all, those left, or an addition.
+"""Determines the units that a job still has to compute in a run folder, also when it extends a run.
 
-A run is a grid of samples × orders (× temperatures). An extension adds rows, columns or both: the old samples
-under the new orders, and the new samples under all orders. Every unit keeps the key and the orders it was
-first cut with, so that nothing is computed twice.
+A run is a grid of samples × orders (× temperatures). An extension adds old samples under the new orders, and
+new samples under all orders. Every unit keeps its key and its orders, so that nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from orderlens.store.writer import RunWriter, open_writer
 from orderlens.texts.samples import EncodedSample
 
 Items: TypeAlias = dict[str, tuple[RunSpec, Unit]]
-"""Units by key, each with the spec it is computed under."""
+"""Units by key, each with its spec."""
 SampleKey: TypeAlias = tuple[str | None, str]
 """Task and id of a sample."""
 EXTENSIBLE = ("score", "generate")
 GROWING = ("orders", "data", "likelihood", "batch_size", "unit_orders")
-"""Fields of a spec that an extension may change; units keep the size that the run was started with."""
+"""Fields of a spec that an extension may change; units keep their size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A run as it was started, or after an extension.
+    """The initial run, or one extension of it.
 
     Attributes:
-        spec: of the whole run at that time.
-        orders: specs of the orders that the extension added; None for the run as it was started.
-        samples: task and id of the samples that it added.
+        spec: spec of the run after this stage.
+        orders: specs of the orders that the extension added; None for the initial run.
+        samples: task and id of the samples that the extension added.
     """
 
     spec: RunSpec
@@ -57,7 +56,7 @@ class Stage:
     samples: frozenset[SampleKey] = frozenset()
 
     def units(self, job: Job, here: Sequence[EncodedSample]) -> list[Unit]:
-        """Return the units that the stage brought; ``here`` are the samples of the run at that time."""
+        """Return the units of this stage; ``here`` are the samples of the run after it."""
         spec = self.spec
         if self.orders is None:
             return replace(job, spec=spec, samples=here).units
@@ -71,30 +70,30 @@ class Stage:
         return units
 
 
-def open_plan(job: Job, out: PathLike, *, extend: bool) -> tuple[Job, Items, RunWriter]:
-    """Plan the job and create the run, or resume the one that is there.
+def plan_and_open(job: Job, out: PathLike, *, extend: bool) -> tuple[Job, Items, RunWriter]:
+    """Plan the units of a job, and create or resume the run in ``out``.
 
-    Processes that start together may cut the work differently, where each counts the GPUs of its machine: the
-    first one's units hold for all.
+    Processes that start at the same time may plan different units, because each counts the GPUs of its
+    machine. The units of the first process then apply to all.
 
     Args:
-        job: what is asked for.
-        out: a new folder, or one with a run to resume.
-        extend: add to the run that is there what it lacks, instead of refusing another spec.
+        job: the requested job.
+        out: a new folder, or the folder of a run to resume.
+        extend: add new orders and samples to the run in ``out`` instead of refusing them.
 
     Returns:
-        The job as the run states it, all its units, and a writer.
+        The job with the spec of the run, all its units, and a writer.
     """
     folder = open_folder(out)
     new = not folder.exists(SPEC)
     try:
-        whole, items = _plan(job, folder, extend)
-        return whole, items, open_writer(out, whole.spec.to_json())
+        full, items = _plan(job, folder, extend)
+        return full, items, open_writer(out, full.spec.to_json())
     except RunError:
         if not (new and job.free_size and folder.exists(SPEC)):
             raise
-        whole, items = _plan(job, folder, extend)
-        return whole, items, open_writer(out, whole.spec.to_json())
+        full, items = _plan(job, folder, extend)
+        return full, items, open_writer(out, full.spec.to_json())
 
 
 def _plan(job: Job, folder: Folder, extend: bool) -> tuple[Job, Items]:
@@ -111,14 +110,14 @@ def _plan(job: Job, folder: Folder, extend: bool) -> tuple[Job, Items]:
 
 
 def _in_units_of(job: Job, folder: Folder) -> Job:
-    """Return the job cut like the run in the folder, if its unit size was left to us."""
+    """Return the job with the unit size of the run in the folder, if its own is free."""
     found = read_spec(folder).spec
     size = found.get("batch_size")
     return job.recut(size, found.get("unit_orders")) if isinstance(size, int) and size >= 1 else job
 
 
 def read_stages(folder: Folder) -> list[Stage]:
-    """Return the run as it was started and after each extension; a run that was not decoded has none."""
+    """Return the initial run and its extensions; empty for runs that were not decoded."""
     found, extensions = read_spec(folder).spec, read_extensions(folder)
     if not extensions and found.get("kind") not in EXTENSIBLE:
         return []
@@ -127,11 +126,11 @@ def read_stages(folder: Folder) -> list[Stage]:
 
 
 def staged_units(job: Job, stages: Sequence[Stage]) -> Items:
-    """Return all units of a run by key, each with the spec it is computed under.
+    """Return all units of a run by key, each with its spec.
 
     Args:
-        job: the run as it is at its last stage.
-        stages: first the run as it was started.
+        job: the run after its last stage.
+        stages: the initial run and its extensions.
 
     Raises:
         RunError: the samples of some stage are not those of the job.
@@ -146,35 +145,35 @@ def staged_units(job: Job, stages: Sequence[Stage]) -> Items:
 
 
 def _extended(job: Job, folder: Folder) -> tuple[Job, Items]:
-    """Return the job with all that the run has, after stating what is new in it as an extension."""
+    """Return the job with all orders and samples of the run, after recording the extension."""
     while True:
         stages = read_stages(folder)
         if not stages:
             raise RunError(
-                f"{folder.label} holds a run of kind '{read_spec(folder).spec.get('kind')}', which cannot be "
-                f"extended; only {' and '.join(EXTENSIBLE)} can"
+                f"{folder.label} is a run of kind '{read_spec(folder).spec.get('kind')}', which cannot be "
+                f"extended; only {' and '.join(EXTENSIBLE)} runs can"
             )
         last = stages[-1].spec
-        whole = _grown(job, last)
-        if (whole.spec.orders, whole.spec.data["digest"]) == (last.orders, last.data.get("digest")):
-            return replace(whole, spec=last), staged_units(whole, stages)
-        stages.append(_addition(whole, last, folder))
-        items = staged_units(whole, stages)
+        full = _grown(job, last)
+        if (full.spec.orders, full.spec.data["digest"]) == (last.orders, last.data.get("digest")):
+            return replace(full, spec=last), staged_units(full, stages)
+        stages.append(_addition(full, last, folder))
+        items = staged_units(full, stages)
         if add_extension(folder, len(stages) - 1, _record(stages[-1], items)):
-            return whole, items
-        # Another process extended the run meanwhile: look again.
+            return full, items
+        # Another process extended the run in the meantime: try again.
 
 
 def _grown(job: Job, run: RunSpec) -> Job:
-    """Return the job with the orders of the run before its own, and the run's unit size.
+    """Return the job with the orders of the run followed by its own, and with the run's unit size.
 
     Raises:
         RunError: the job differs from the run in more than orders and samples.
     """
     if job.spec.kind != run.kind:
         raise RunError(
-            f"a run of kind '{run.kind}' cannot be extended by '{job.spec.kind}'; "
-            f"only {' and '.join(EXTENSIBLE)} can, each by itself"
+            f"a run of kind '{run.kind}' cannot be extended by '{job.spec.kind}'; use the command that "
+            f"started it ({' or '.join(EXTENSIBLE)})"
         )
     old, new = (
         {name: value for name, value in spec.to_json().items() if name not in GROWING}
@@ -183,8 +182,8 @@ def _grown(job: Job, run: RunSpec) -> Job:
     if differing := sorted(name for name in {*old, *new} if old.get(name) != new.get(name)):
         name = differing[0]
         raise RunError(
-            f"only orders and samples can be added to a run; {name} is {old.get(name)} in it, "
-            f"asked for {new.get(name)}"
+            f"only orders and samples can be added to a run; its {name} is {old.get(name)}, "
+            f"requested {new.get(name)}"
         )
     own = {order.spec: order for order in job.orders}
     orders = parse_policies([own.get(name, name) for name in dict.fromkeys((*run.orders, *own))])
@@ -199,10 +198,10 @@ def _grown(job: Job, run: RunSpec) -> Job:
 
 
 def _addition(job: Job, run: RunSpec, folder: Folder) -> Stage:
-    """Return what ``job`` (grown) adds to the run in the folder.
+    """Return the extension that ``job`` adds to the run in the folder.
 
     Raises:
-        RunError: the run is not complete, or its samples are not all there, unchanged and in their order.
+        RunError: the run is not complete, or the job lacks or changes some of its samples.
     """
     known = _samples_in(folder)
     _check_samples([sample for sample in job.samples if _key(sample) in known], run)
@@ -230,25 +229,26 @@ def _samples_in(folder: Folder) -> set[SampleKey]:
 def _check_samples(samples: Sequence[EncodedSample], run: RunSpec) -> None:
     if samples_digest(samples) != run.data.get("digest"):
         raise RunError(
-            f"to extend a run give all its {run.data.get('n_samples')} samples again, unchanged and in their "
-            f"order, beside the new ones; {len(samples)} of those given are in it, or some have changed"
+            f"to extend a run, give all its {run.data.get('n_samples')} samples again, unchanged and in the "
+            f"same order, and the new ones; only {len(samples)} of them were found, or some have changed"
         )
 
 
 def _refuse_growth(folder: Folder, wanted: dict[str, Any]) -> None:
-    """Where only orders or samples differ, say that they can be added."""
+    """Refuse a job that differs only in orders or samples, and point to ``extend``."""
     started = read_spec(folder)
     if started.edited:
-        return  # the store knows what to say
+        return  # the store raises the error
     specs = [started.spec, *(item.spec for item in read_extensions(folder))]
     found = specs[-1]
     differing = {name for name in {*found, *wanted} if found.get(name) != wanted.get(name)}
     grows = differing & {"orders", "data"} and differing <= set(GROWING)
     if wanted not in specs and wanted["kind"] in EXTENSIBLE and grows:
-        listed = "; ".join(spec_diff(found, wanted)[:4])
+        lines = [line for line in spec_diff(found, wanted) if not line.startswith("likelihood.")]
+        listed = "; ".join(lines[:4])  # the kinds of likelihood follow from the orders
         raise RunError(
-            f"{folder.label} holds a run with another spec: {listed}; use another folder, or add what is new "
-            "to this run: --extend (extend=True)"
+            f"{folder.label} is a run with another spec: {listed}; use another folder, or add the new orders "
+            "and samples to this run with --extend (extend=True)"
         )
 
 

@@ -1,4 +1,4 @@
-"""From a request to a job: spec and units, with everything checked before anything is computed."""
+"""Turns a request into a job (spec and work units); all arguments are checked before computing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from orderlens.common.arguments import whole_number
+from orderlens.common.arguments import as_temperatures, plain_temperature, whole_number
+from orderlens.common.grid import Overflow
 from orderlens.decode.generate import GenerationSettings
 from orderlens.decode.target_states import check_fits
 from orderlens.errors import UserInputError
@@ -14,7 +15,7 @@ from orderlens.models.protocol import Model
 from orderlens.rules import Policy, parse_policies
 from orderlens.rules.catalogue import PolicyLike
 from orderlens.runs.compute import canvases, longest_canvas
-from orderlens.runs.options import Computing, ModelLike
+from orderlens.runs.options import Computing, Decoding, ModelLike
 from orderlens.runs.spec import RunSpec, describe_data, describe_model
 from orderlens.runs.units import Unit, cut_units, even_size, order_groups, shared_size, unit_shape
 from orderlens.texts.samples import EncodedSample, Sample, encode_samples, in_chat
@@ -27,12 +28,12 @@ class Job:
     """A run to be computed.
 
     Attributes:
-        spec: what determines its rows.
+        spec: determines the rows of the run.
         samples: the encoded samples, decoded once per temperature.
         model: the loaded model.
         orders: the policies as objects, in the order of ``spec.orders``.
-        extras: what travels with each sample; may be empty.
-        free_size: whether the size of the units was left to us; a run that is there keeps its own.
+        extras: additional data per sample; may be empty.
+        free_size: whether the unit size may be chosen here; a run that exists keeps its own.
     """
 
     spec: RunSpec
@@ -44,7 +45,7 @@ class Job:
 
     @property
     def units(self) -> list[Unit]:
-        """What the job is cut into: all orders of a sample follow each other."""
+        """The work units; all orders of a sample follow each other."""
         spec, units = self.spec, list[Unit]()
         groups = order_groups(spec.orders, spec.unit_orders)
         for value in spec.temperatures or (None,):
@@ -53,13 +54,13 @@ class Job:
         return units
 
     def recut(self, size: int, unit_orders: int | None) -> Job:
-        """Return the job with units of another size, if the size was left to us."""
+        """Return the job with units of another size, if the unit size is free."""
         if not self.free_size:
             return self
         return replace(self, spec=replace(self.spec, batch_size=size, unit_orders=unit_orders))
 
     def shared_by(self, workers: int) -> Job:
-        """Return the job cut so that each of several workers has work, if the unit size was left to us."""
+        """Return the job with units for several workers, if the unit size is free."""
         spec = self.spec
         groups = len(spec.temperatures or (None,)) * len(order_groups(spec.orders, spec.unit_orders))
         size = shared_size(spec.batch_size, len(self.samples), groups, workers)
@@ -67,7 +68,7 @@ class Job:
 
     @property
     def longest(self) -> int:
-        """Positions of the longest canvas."""
+        """Length of the longest canvas in positions."""
         return longest_canvas((self.spec, unit) for unit in self.units)
 
 
@@ -110,14 +111,15 @@ def generate_job(
     options: Computing,
     *,
     max_new_tokens: int,
-    temperatures: Sequence[float],
+    temperatures: Sequence[float | str],
     seed: int,
     stop_at_eos: bool,
+    overflow: Overflow = "fill",
     chat: bool = False,
 ) -> Job:
     """Return the job of decoding prompts at one or several temperatures."""
     chosen = deployable(orders)
-    check_generation(max_new_tokens, temperatures, seed)
+    heats = check_generation(max_new_tokens, temperatures, seed)
     loaded = options.load(model)
     encoded = encode_samples(loaded, in_chat(loaded, prompts) if chat else prompts, need_target=False)
     return make_job(
@@ -127,9 +129,10 @@ def generate_job(
         encoded,
         options,
         max_new_tokens=max_new_tokens,
-        temperatures=tuple(temperatures),
+        temperatures=tuple(heats),
         seed=seed,
         stop_at_eos=stop_at_eos,
+        overflow=None if overflow == "fill" else overflow,
         chat=chat or None,
     )
 
@@ -142,23 +145,30 @@ def make_job(
     options: Computing,
     *,
     extras: Sequence[Mapping[str, Any]] = (),
+    unit_size: int | None = None,
     **more: Any,
 ) -> Job:
     """Return the job of one verb.
 
     Args:
-        kind: what is computed (``RunSpec.kind``).
+        kind: kind of run (``RunSpec.kind``).
         model: the loaded model.
         orders: the policies.
         samples: the encoded samples, decoded once per temperature.
-        options: how to lay out and cut the work.
-        extras: what travels with each sample.
+        options: device, block grid and unit size.
+        extras: additional data per sample.
+        unit_size: samples per work unit; None derives it from orders and lengths.
         more: further fields of the spec.
 
     Raises:
         UserInputError: a sample is longer than the model's context.
     """
-    size, unit_orders = _unit_shape(model, orders, samples, options, more)
+    if unit_size is None or options.batch_size is not None:
+        unit_size, unit_orders = _unit_shape(model, orders, samples, options, more)
+    else:
+        unit_orders = None
+    if isinstance(options, Decoding):
+        more["limit_states"] = options.stored_states
     spec = RunSpec(
         kind,
         describe_model(model),
@@ -166,7 +176,7 @@ def make_job(
         tuple(order.spec for order in orders),
         describe_data(samples, options.data_record),
         anchor=options.anchor_of(model),
-        batch_size=size,
+        batch_size=unit_size,
         unit_orders=unit_orders,
         likelihood=likelihoods(orders),
         **more,
@@ -184,7 +194,7 @@ def _unit_shape(
     options: Computing,
     settings: Mapping[str, Any],
 ) -> tuple[int, int | None]:
-    """Return samples and orders per work unit: as asked, else by the time or memory that they take."""
+    """Return samples and orders per work unit: as requested, else by their time or memory."""
     if options.batch_size is not None:
         return options.batch_size, None
     new = settings.get("max_new_tokens")
@@ -198,7 +208,7 @@ def _unit_shape(
 
 
 def deployable(orders: Orders) -> list[Policy]:
-    """Return the policies; one that needs a target is refused, since generation has none."""
+    """Return the parsed policies; a policy that needs a target is refused."""
     chosen = parse_policies(orders)
     for policy in chosen:
         policy.refuse_to_generate()
@@ -206,7 +216,7 @@ def deployable(orders: Orders) -> list[Policy]:
 
 
 def likelihoods(policies: Sequence[Policy]) -> dict[str, str]:
-    """Return, by label, what a trace's summed log q is; ``LABEL|drawn`` where that differs at T > 0."""
+    """Return per label whether the sum of log q is a likelihood; ``LABEL|drawn`` if it differs at T > 0."""
     found: dict[str, str] = {}
     for policy in policies:
         found[policy.label] = policy.likelihood()
@@ -215,11 +225,19 @@ def likelihoods(policies: Sequence[Policy]) -> dict[str, str]:
     return found
 
 
-def check_generation(max_new_tokens: int, temperatures: Sequence[float], seed: int) -> None:
-    """Refuse bad numbers before a model is loaded."""
+def check_generation(
+    max_new_tokens: int, temperatures: float | str | Sequence[float | str], seed: int
+) -> list[float]:
+    """Refuse bad numbers before a model is loaded; return the temperatures."""
     whole_number("seed", seed)
     whole_number("max_new_tokens", max_new_tokens)
-    if not temperatures or len(set(temperatures)) < len(temperatures):
-        raise UserInputError(f"temperatures {list(temperatures)} must be non-empty and distinct")
-    for value in temperatures:
+    heats = as_temperatures(temperatures)
+    for value in heats:
         GenerationSettings(max_new_tokens, value)
+    if not heats or len(set(heats)) < len(heats):
+        shown = [plain_temperature(value) for value in heats]
+        raise UserInputError(
+            f"temperatures {shown} must be non-empty and distinct, schedules in the mean of their ends; "
+            "use one run for each"
+        )
+    return heats

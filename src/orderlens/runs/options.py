@@ -1,4 +1,4 @@
-"""Options that several verbs share, each defined once, and how they are turned into a model and an engine.
+"""The options that several verbs share, and their conversion into a model and an engine.
 
 No postponed annotations here: the types of fields are read when the command line is built.
 """
@@ -6,11 +6,12 @@ No postponed annotations here: the types of fields are read when the command lin
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from orderlens.common.files import lost_slash
 from orderlens.errors import UserInputError
 from orderlens.runs.request import NEEDED, BadValueError, Opt, Request, check
 
@@ -22,26 +23,26 @@ PathLike: TypeAlias = str | os.PathLike[str]
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
 """A loaded model, a spec such as ``"tiny"``, or the path of a checkpoint folder."""
 STALL_S = 1800.0
-"""Seconds without progress after which a worker counts as hanging."""
+"""Seconds without progress after which a worker is killed."""
 MACHINE = "Machine"
-"""Panel of the options that few commands need."""
+"""Heading in ``--help`` of the options that are rarely needed."""
 
 
 class ProgressSink(Protocol):
-    """Something that shows progress, such as ``orderlens.cli.console.Bar``."""
+    """A progress display, such as ``orderlens.cli.console.Bar``."""
 
     def __call__(self, steps: int = 1) -> None:
         """Advance by a number of tokens."""
         ...
 
     def set_total(self, total: int) -> None:
-        """Receive the number of tokens (an upper bound when decoding may stop early)."""
+        """Set the total number of tokens (an upper bound if decoding may stop early)."""
         ...
 
 
 @runtime_checkable
 class ShowsWorkers(Protocol):
-    """Progress that can also show what each of several workers does."""
+    """A progress display that can also show the state of each worker."""
 
     def show_workers(self, states: Sequence[Any]) -> None:
         """Show the workers' states (``runs.worker_log.State``)."""
@@ -50,7 +51,7 @@ class ShowsWorkers(Protocol):
 
 @runtime_checkable
 class ShowsCanvas(Protocol):
-    """Progress that can also show texts while they are decoded, in this process."""
+    """A progress display that can also show texts while this process decodes them."""
 
     def show_canvas(self, canvases: "Sequence[LiveCanvas]") -> None:
         """Show the texts of one sample, one per policy."""
@@ -59,15 +60,15 @@ class ShowsCanvas(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Who computes the units. Starts nothing.
+    """Where and by how many workers units are computed. Creating an ``Engine`` starts nothing.
 
     Attributes:
         kind: ``local`` (this process, or processes of this machine) or ``ray`` (actors on a Ray cluster).
-        workers: processes or actors; None is one per GPU where the model is on one, else one.
-        address: of the Ray cluster; None starts Ray on this machine.
-        attempts: how often a unit is tried by workers before it is set aside.
-        stall_s: seconds without progress after which a worker is killed and its unit given to another.
-        threads: CPU threads per worker; None shares the machine's cores among them.
+        workers: number of processes or actors; None means one per GPU, or one on a CPU.
+        address: address of the Ray cluster; None starts Ray on this machine.
+        attempts: number of attempts after which a failing unit is set aside.
+        stall_s: seconds without progress after which a worker is killed and replaced.
+        threads: CPU threads per worker; None divides the machine's cores among the workers.
     """
 
     kind: str = "local"
@@ -82,7 +83,7 @@ class Engine:
         for name in ("workers", "threads", "attempts"):
             check(name, int | None, Opt("", least=1), getattr(self, name))
         if self.address is not None and self.kind != "ray":
-            raise BadValueError("address", self.address, "is that of a Ray cluster; add engine ray")
+            raise BadValueError("address", self.address, "is for Ray clusters only; add engine ray")
         if self.address is not None and not re.fullmatch(r"auto|local|[^/]+:\d+", self.address):
             why = "must be auto or HOST:PORT of the cluster's head (10.0.0.1:6379)"
             raise BadValueError("address", self.address, why)
@@ -94,31 +95,35 @@ EngineLike: TypeAlias = Engine | str | None
 
 
 def as_engine(engine: EngineLike = None, workers: int | None = None, address: str | None = None) -> Engine:
-    """Return what was asked for as an ``Engine``; ``workers`` and ``address`` go with a name only."""
+    """Return the requested ``Engine``; ``workers`` and ``address`` may only accompany a name."""
     if isinstance(engine, Engine):
         if workers is not None or address is not None:
-            raise UserInputError("give workers inside the Engine or beside its name, not both")
+            raise UserInputError(
+                "engine is an Engine object; set its workers and address there, not as arguments"
+            )
         return engine
     return Engine(engine or "local", workers, address)
 
 
 def run_place(value: str | Path) -> str:
-    """Return where a run is written: a local folder or the address of one on an object store."""
+    """Return the path of a run: a local folder, or an address on an object store."""
     text = str(value)
     return text if "://" in text else str(local_place(text))
 
 
 def local_place(value: str | Path) -> Path:
-    """Return where something is written on this machine; places that cannot be meant are refused."""
+    """Return a local path to write to; impossible or suspicious paths are refused."""
     text = str(value)
     if not text.strip():
         raise BadValueError("out", text, "is empty; name a file or folder")
     if text.startswith("-"):
-        raise BadValueError("out", text, f"looks like an option; a path of this name is written './{text}'")
+        raise BadValueError("out", text, f"looks like an option; to use it as a path, write './{text}'")
     if "://" in text:
-        raise BadValueError("out", text, "is an address; only runs can be written there, name a local path")
+        raise BadValueError("out", text, "is an address; only runs can be written to one, name a local path")
+    if (meant := lost_slash(text)) is not None:
+        raise BadValueError("out", text, f"is an address without its second slash; did you mean {meant}?")
     if "\0" in text:
-        raise BadValueError("out", text, "is not possible: no file can have this name")
+        raise BadValueError("out", text, "contains a NUL character; choose another name")
     try:
         path = Path(text).expanduser()  # a shell leaves the ~ of --out=~/runs alone
         resolved = path.resolve()
@@ -139,8 +144,18 @@ def batch_size(text: str) -> int | None:
         raise BadValueError("batch_size", text, "must be a whole number or auto") from None
 
 
+def temperature(text: str) -> float | str:
+    """Return a temperature as a number; a schedule stays text."""
+    from orderlens.common.arguments import as_temperatures, plain_temperature
+
+    found = as_temperatures(text)
+    if len(found) != 1:
+        raise BadValueError("temperature", text, "must be one temperature")
+    return plain_temperature(found[0])
+
+
 def pairs(option: str, form: str) -> Any:
-    """Return the reader of a repeatable option NAME=VALUE."""
+    """Return the function that checks a repeatable option NAME=VALUE."""
 
     def read(text: str) -> str:
         name, sign, rest = text.partition("=")
@@ -157,40 +172,72 @@ def as_pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     for value in values:
         name, _, rest = value.partition("=")
         if name in found:
-            raise BadValueError(option, value, f"gives {name} a second time; give each name one value")
+            raise BadValueError(option, value, f"gives a second value for {name}; give each name one value")
         found[name] = rest
     return found
 
 
-# Options whose default or place differs by verb: an alias each.
-RunOut = Annotated[
-    "PathLike | None",
-    Opt("Run folder; an unfinished run there is resumed.", "-o", metavar="RUN", given=NEEDED, read=run_place),
-]
-FolderOut = Annotated[
-    Path, Opt("Folder; unfinished work there is resumed.", "-o", metavar="FOLDER", read=local_place)
-]
-ModelName = Annotated[
-    "ModelLike",
-    Opt("tiny, smol, hmm, hf:ORG/NAME[@REV], or a checkpoint folder.", "-m", given="tiny", metavar="TEXT"),
-]
-POLICIES = "Orders or policies, separated by commas; see 'orderlens orders'."
+# Options of several verbs, one definition each. Where the type or default differs by verb, the verb adds it.
+RUN_OUT = Opt("Run folder to write; an unfinished run in it is resumed.", "-o", metavar="RUN", read=run_place)
+FOLDER_OUT = Opt("Folder to write.", "-o", metavar="FOLDER", read=local_place)
+RESUMED_OUT = replace(FOLDER_OUT, help="Folder to write; unfinished work in it is resumed.")
+FILE_OUT = Opt("File to write.", "-o", metavar="FILE", read=local_place)
+MODEL = "Model: tiny, smol, hmm, hf:ORG/NAME[@REV], or a checkpoint folder."
+POLICIES = "Orders or policies, separated by commas; 'orderlens orders' lists them."
+TASKS = Opt("Tasks, separated by commas; 'orderlens tasks' lists them.", metavar="LIST")
+DATA = Opt(
+    "Texts: a JSON Lines, CSV, Parquet or text file, or the built-in passages or c4.", "-d", metavar="TEXT"
+)
+BLOCK_SIZE = Opt("Tokens per block.", least=1)
+MAX_NEW_TOKENS = Opt("Maximum number of tokens to generate per prompt, up to 16384.", stored=True)
+STOP_AT_EOS = Opt("Stop a text after the block that contains an EOS token.", negative=True, stored=True)
+OVERFLOW = Opt(
+    "Positions past the requested length: fill them to complete the last block, or keep them masked.",
+    stored=True,
+)
+TEMPERATURES = Opt(
+    "Sampling temperatures, separated by commas; 0 is greedy. 0.8:0.4 falls over the passes of each block, "
+    "position:0.8:0.4 over its positions.",
+    metavar="LIST",
+)
+COUPLINGS = Opt(
+    "Number of token sets per trace to re-score one token at a time; a set is committed in one pass.",
+    least=0,
+    stored=True,
+)
+RunOut = Annotated["PathLike | None", replace(RUN_OUT, given=NEEDED)]
+FolderOut = Annotated[Path, RESUMED_OUT]
+ModelName = Annotated["ModelLike", Opt(MODEL, "-m", given="tiny", metavar="TEXT")]
 Split = Annotated[
-    Literal["none", "lines", "paragraphs"], Opt("What one text of a .txt file is: none is the whole file.")
+    Literal["none", "lines", "paragraphs"],
+    Opt("How to split a .txt file into texts; none keeps the file as one text."),
 ]
-Seed = Annotated[int, Opt("Seed of the token draws at temperature > 0.", stored=True)]
-Temperature = Annotated[float, Opt("0 is greedy.")]
-Limit = Annotated[int | None, Opt("Maximum number of samples.", least=1)]
-DataName = Annotated[str, Opt("JSON lines, CSV, Parquet or text file, or passages, or c4.", "-d")]
-PrefixTokens = Annotated[int, Opt("Prompt length when rows hold 'text'.", least=0)]
-TargetTokens = Annotated[int, Opt("Target length when rows hold 'text'.", least=1)]
-Bootstrap = Annotated[int, Opt("Number of resamples for intervals; 0 for none.", least=0)]
-Device = Annotated[str | None, Opt("cpu, cuda, cuda:1 or mps.", shown="the best one")]
-BlockSize = Annotated[int | None, Opt("Tokens per block.", shown="the model's own", least=1, stored=True)]
+Seed = Annotated[int, Opt("Seed for drawing tokens at temperatures above 0.", stored=True)]
+Temperature = Annotated[
+    "float | str",
+    Opt(
+        "Sampling temperature; 0 is greedy. 0.8:0.4 or position:0.8:0.4 changes it within each block.",
+        read=temperature,
+    ),
+]
+DataName = Annotated[str, DATA]
+AllowShort = Annotated[bool, Opt("Keep texts that are shorter than prompt and target (or span) require.")]
+PREFIX_TOKENS = Opt("Prompt length in tokens, for rows with one 'text'.", least=0)
+TARGET_TOKENS = Opt("Target length in tokens, for rows with one 'text'.", least=1)
+PrefixTokens = Annotated[int, PREFIX_TOKENS]
+TargetTokens = Annotated[int, TARGET_TOKENS]
+Bootstrap = Annotated[int, Opt("Number of bootstrap resamples for intervals; 0 for no intervals.", least=0)]
+ResamplingSeed = Annotated[int, Opt("Seed of the bootstrap resampling and of simulations.")]
+GraderName = Annotated[str | None, Opt("Grader whose verdicts count.", shown="each task's own")]
+OneTemperature = Annotated[
+    float | None, Opt("Temperature of the results that show a single one.", shown="the lowest in the runs")
+]
+Device = Annotated[str | None, Opt("Device: cpu, cuda, cuda:1 or mps.", shown="the fastest one")]
+BlockSize = Annotated[int | None, replace(BLOCK_SIZE, shown="the model's own", stored=True)]
 BatchSize = Annotated[
     int | None,
     Opt(
-        "Samples per work unit; as many at once as fit in memory.",
+        "Samples per work unit; auto chooses a number that fits in memory.",
         shown="auto",
         metavar="N|auto",
         least=1,
@@ -198,20 +245,50 @@ BatchSize = Annotated[
         panel=MACHINE,
     ),
 ]
-Dtype = Annotated[str | None, Opt("float32 or bfloat16.", shown="by model and device", panel=MACHINE)]
+Dtype = Annotated[
+    str | None, Opt("Number format: float32 or bfloat16.", shown="by model and device", panel=MACHINE)
+]
+Weights = Annotated[
+    'Literal["fp8"] | None',
+    Opt(
+        "Format of the weights: fp8 converts experts to 8 bits while loading.",
+        shown="as stored",
+        choices=("fp8",),
+        panel=MACHINE,
+    ),
+]
+
+
+def limit_option(what: str = "samples") -> Opt:
+    """Return the option ``--limit`` of a verb that limits the number of ``what``."""
+    return Opt(f"Maximum number of {what}.", least=1)
+
+
+Limit = Annotated[int | None, limit_option()]
+
+
+def orders_option(default: str) -> Opt:
+    """Return the option ``--orders`` with the orders that a verb takes by default."""
+    return Opt(POLICIES, given=default, metavar="LIST")
+
+
+def evaluator_option(more: str = "") -> Opt:
+    """Return the option ``--evaluator``; ``more`` names what a verb accepts besides models."""
+    return Opt(f"Autoregressive model that scores generated texts: tiny-ar, smol-ar, hf:ORG/NAME{more}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine(Request):
-    """Which machine computes, and how much at once."""
+    """The machine that computes, and the size of its work units."""
 
     device: Device = None
     dtype: Dtype = None
+    weights: Weights = None
     batch_size: BatchSize = None
     engine: Annotated[
         "EngineLike",
         Opt(
-            "This machine, or actors on a Ray cluster.",
+            "Where to compute: on this machine, or on a Ray cluster.",
             given="local",
             choices=("local", "ray"),
             panel=MACHINE,
@@ -219,42 +296,45 @@ class Machine(Request):
     ] = None
     workers: Annotated[
         int | None,
-        Opt("Processes or Ray actors that share the work.", shown="one per GPU", least=1, panel=MACHINE),
+        Opt("Number of worker processes or Ray actors.", shown="one per GPU", least=1, panel=MACHINE),
     ] = None
     address: Annotated[
-        str | None, Opt("Ray cluster to join, e.g. auto; without it one is started.", panel=MACHINE)
+        str | None,
+        Opt(
+            "Address of the Ray cluster, HOST:PORT or auto.", shown="start Ray on this machine", panel=MACHINE
+        ),
     ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.chosen_engine  # noqa: B018  refuses what does not go together
+        self.chosen_engine  # noqa: B018  refuses bad combinations
 
     @cached_property
     def chosen_engine(self) -> Engine:
-        """Who computes the units."""
+        """The engine that computes the units."""
         return as_engine(self.engine, self.workers, self.address)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Computing(Machine):
-    """How to load the model, lay out and cut the work, and where to keep it."""
+    """Options for loading the model, the block grid, the work units and the run folder."""
 
     out: RunOut = None
     block_size: BlockSize = None
     anchor: Annotated[
         'Literal["zero", "prompt"] | None',
         Opt(
-            "Where the block grid starts.",
+            "Where the grid of blocks starts: at position 0 or after the prompt.",
             shown="the model's own",
             choices=("zero", "prompt"),
             panel=MACHINE,
             stored=True,
         ),
     ] = None
-    progress: Annotated["ProgressSink | None", "receives the number of tokens and each advance."] = None
+    progress: Annotated["ProgressSink | None", "progress display."] = None
     data_record: Annotated[
         Mapping[str, Any] | None,
-        "where the samples came from, for the run's spec; known for what ``load_samples`` gives.",
+        "origin of the samples, for the run's spec; known for samples of ``load_samples``.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -263,15 +343,16 @@ class Computing(Machine):
             raise BadValueError("out", self.out, "must be a folder, as text or Path")
 
     def load(self, model: ModelLike) -> "Model":
-        """Return the model, loaded if it is a spec or a folder, with the wanted block size."""
+        """Return the model with the requested block size; a name or a folder is loaded."""
         from orderlens.models.loading import load_model
 
-        return with_block_size(load_model(model, device=self.device, dtype=self.dtype), self.block_size)
+        loaded = load_model(model, device=self.device, dtype=self.dtype, weights=self.weights)
+        return with_block_size(loaded, self.block_size)
 
     def stays_on_cpu(self, model: "Model") -> bool:
-        """Whether the units are surely computed on a CPU: as asked, or here, where the model is on one.
+        """Whether the units are certainly computed on a CPU.
 
-        Ray may find GPUs where this machine has none.
+        With Ray that is only known if the CPU was requested: the cluster may have GPUs.
         """
         from orderlens.models.abilities import device_type
 
@@ -279,16 +360,39 @@ class Computing(Machine):
         return device_type(model) == "cpu" and (self.chosen_engine.kind == "local" or wanted == "cpu")
 
     def anchor_of(self, model: "Model") -> "Anchor":
-        """Return where the grid starts: as asked, or as the model wants it."""
+        """Return where the block grid starts: as requested, else the model's own choice."""
         return self.anchor or check_anchor(model.anchor)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Decoding(Computing):
+    """Options of the verbs that decode: which states of the masked positions are kept."""
+
+    states: Annotated[
+        bool,
+        Opt("Keep top probability and entropy of every masked position in every pass (table states)."),
+    ] = False
+    limit_states: Annotated[
+        int,
+        Opt(
+            "With --states: maximum number of masked positions per text and order, over all passes.",
+            least=1,
+            stored=True,
+        ),
+    ] = 65_536
+
+    @property
+    def stored_states(self) -> int | None:
+        """The limit of masked positions per trace; None if no states are kept."""
+        return self.limit_states if self.states else None
+
+
 def with_block_size(model: "Model", block_size: int | None) -> "Model":
-    """Return the model with the wanted block size; None keeps its own."""
+    """Return the model with another block size; None keeps its own."""
     return model if block_size in (None, model.block_size) else model.with_block_size(int(block_size or 0))
 
 
 def check_anchor(anchor: str) -> "Anchor":
-    """Return ``anchor`` if it is one of the two choices."""
+    """Return ``anchor`` if it is ``zero`` or ``prompt``."""
     check("anchor", Literal["zero", "prompt"], Opt(""), anchor)
     return "zero" if anchor == "zero" else "prompt"

@@ -1,8 +1,7 @@
-"""Workers in other processes: starting them, watching them, and replacing those that end or hang.
+"""Starts and supervises workers in other processes, and replaces workers that end or hang.
 
-The supervision is the same for processes of this machine (``ProcessPool``) and for Ray actors. Workers find
-their units through the store and write down there what they do, so nothing is handed out here, and a driver
-that dies loses nothing.
+The supervisor is the same for processes of this machine (``ProcessPool``) and for Ray actors. Workers claim
+their units through the store and write their state into it, so nothing is lost if the driver dies.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Protocol
 
 from orderlens import errors
 from orderlens.errors import OrderLensError, WorkersLostError
-from orderlens.runs.loop import finish_or_say
+from orderlens.runs.loop import finish_or_report
 from orderlens.runs.options import ProgressSink, ShowsWorkers
 from orderlens.runs.worker import WorkerResult, WorkerSlot, WorkerTask, work, worker_name
 from orderlens.runs.worker_log import Failures, WorkerState, pace, read_states
@@ -31,35 +30,35 @@ from orderlens.store.records import stem, unit_file
 from orderlens.store.writer import open_writer
 
 MOST_RESTARTS = 3
-"""How often a slot is filled again in a row without a unit committed in between."""
+"""Maximum number of restarts of a slot in a row without a committed unit."""
 LOADING_S = 1800.0
-"""Seconds that a worker may take to start and load its model, at least."""
+"""Minimum seconds that a worker is given to start and load its model."""
 _GRACE_S = 3.0
 _CROWD = 100
-"""Workers from which the driver looks less often: each look reads all their states."""
+"""Number of workers above which the driver checks less often; each check reads all states."""
 _PATIENCE_S = 10.0
-"""Seconds that workers are given to finish what cannot be interrupted."""
+"""Seconds that workers are given to stop before they are killed."""
 
 
 class WorkerPool(Protocol):
-    """Workers that can be started, looked at and stopped; ``place`` is the 0-based slot."""
+    """Workers that can be started, checked and stopped; ``place`` is the 0-based slot."""
 
     def start(self, place: int, name: str) -> None:
-        """Start a worker under a name."""
+        """Start a worker with a name."""
 
     def result(self, place: int) -> WorkerResult | None:
-        """Return how the worker ended; None while it lives."""
+        """Return the result of a worker that ended; None while it runs."""
 
     def kill(self, place: int) -> None:
-        """End a worker that does not answer, at once."""
+        """Kill a worker that hangs."""
 
     def stop(self) -> None:
-        """End all workers: first ask, then kill."""
+        """Stop all workers; kill those that do not stop in time."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What the driver knows about one slot."""
+    """The driver's record of one slot."""
 
     name: str
     open: bool = True
@@ -69,15 +68,15 @@ class _Watch:
 
 
 class Supervisor:
-    """Keeps a pool at work until every unit is committed or set aside.
+    """Keeps a pool of workers running until every unit is committed or set aside.
 
     Args:
         pool: the workers.
-        slots: how many.
-        task: what they were told.
+        slots: number of workers.
+        task: the task of all workers.
         folder: the run.
         stall_s: seconds without progress after which a worker is killed.
-        progress: is told each advance, and what the workers do where it can show that.
+        progress: progress display; may also show the state of each worker.
         clock: monotonic seconds.
     """
 
@@ -96,17 +95,17 @@ class Supervisor:
         self._failures = Failures(folder, task.attempts)
         self._watches = [_Watch(worker_name(task.session, place)) for place in range(slots)]
         self._shown = 0
-        self._last_words = ""
+        self._last_error = ""
         self._number = slots
         self._nothing_left: float | None = None
 
     def run(self) -> None:
-        """Start everybody, look after them, and close the run.
+        """Start all workers, supervise them, and close the run.
 
         Raises:
             UnitsFailedError: units were set aside.
-            WorkersLostError: all workers died again and again.
-            OrderLensError: what stopped a worker for good, such as a full disk or other weights.
+            WorkersLostError: all workers died repeatedly.
+            OrderLensError: an error that restarting cannot solve, such as a full disk or other weights.
         """
         try:
             for place, watch in enumerate(self._watches):
@@ -120,7 +119,7 @@ class Supervisor:
         self._close()
 
     def _over(self) -> bool:
-        """Whether nothing is left and workers had time to say so; some may never have got a place."""
+        """Whether no unit is left and the workers had time to stop."""
         aside = self._failures.set_aside()
         names = set(self._folder.names("units"))
         if any(unit_file(key) not in names and stem(key) not in aside for key in self._task.units):
@@ -146,13 +145,13 @@ class Supervisor:
             result = WorkerResult(f"no progress for {self._stall_s:g} s, killed")
         if result.error is None:
             watch.open = False
-        elif result.kind:  # an error with a remedy is the same for every worker
+        elif result.kind:  # one of our errors: every worker would fail in the same way
             raise _as_raised(result)
         else:
             self._replace(place, watch, state, result)
 
     def _hangs(self, watch: _Watch, state: WorkerState | None) -> bool:
-        """Waiting for others is no hanging: they may compute a long unit. Loading has a time of its own."""
+        """Whether a worker made no progress for too long; waiting for other workers does not count."""
         seen = () if state is None else (state.state, state.unit, state.tokens, state.units, state.failures)
         if seen != watch.last or (state is not None and state.state == "waiting"):
             watch.last, watch.since = seen, self._clock()
@@ -160,12 +159,14 @@ class Supervisor:
         return self._clock() - watch.since > (max(self._stall_s, LOADING_S) if loading else self._stall_s)
 
     def _replace(self, place: int, watch: _Watch, state: WorkerState | None, result: WorkerResult) -> None:
-        """Start another worker; the unit that the lost one held has had an attempt."""
-        self._last_words = result.error or ""
+        """Start another worker, and count a failed attempt for the unit of the lost one."""
+        self._last_error = result.error or ""
         if state is not None and state.unit is not None:
             unit = self._task.units[state.unit][1]
             ids = tuple(str(sample["id"]) for sample in unit["samples"])
-            self._failures.note(state.unit, f"worker lost: {result.error}", watch.name, result.traceback, ids)
+            self._failures.record(
+                state.unit, f"worker lost: {result.error}", watch.name, result.traceback, ids
+            )
         useful = state is not None and state.units > 0
         watch.restarts = 0 if useful else watch.restarts + 1
         if watch.restarts > MOST_RESTARTS:
@@ -185,21 +186,21 @@ class Supervisor:
             self._progress.show_workers([state for state in states if state.name in names])
 
     def _close(self) -> None:
-        with open_writer(self._task.out, self._task.stated, lease_s=self._task.lease_s) as writer:
+        with open_writer(self._task.out, self._task.stored_spec, lease_s=self._task.lease_s) as writer:
             left = set(writer.pending(self._task.units))
             aside = self._failures.set_aside()
             lost = [key for key in left if stem(key) not in aside]
             if lost:
                 raise WorkersLostError(
                     f"all workers died and {len(lost)} of {len(self._task.units)} units are left (last: "
-                    f"{self._last_words}); what is committed is kept in {self._folder.label}, see its folder "
-                    "logs; the same command goes on"
+                    f"{self._last_error}); committed units are kept in {self._folder.label}, see its folder "
+                    "logs; the same command resumes the run"
                 )
-            finish_or_say(writer, self._task.units)
+            finish_or_report(writer, self._task.units)
 
 
 def _as_raised(result: WorkerResult) -> OrderLensError:
-    """Return a worker's error as it would have been raised here."""
+    """Return a worker's error as an exception of its class."""
     kind = getattr(errors, result.kind, OrderLensError)
     return kind(result.error) if issubclass(kind, OrderLensError) else OrderLensError(result.error)
 
@@ -214,9 +215,9 @@ class ProcessPool:
     """A pool of spawned processes.
 
     Args:
-        task: what all of them are told.
+        task: the task of all workers.
         devices: device of each slot; None leaves the choice to the model.
-        threads: CPU threads of each.
+        threads: CPU threads per worker.
     """
 
     def __init__(self, task: WorkerTask, devices: Sequence[str | None], threads: int) -> None:
@@ -243,7 +244,7 @@ class ProcessPool:
                 found: WorkerResult = worker.answer.recv()
                 return found
         except (EOFError, OSError):
-            pass  # it died before it could say anything
+            pass  # it died before it sent a result
         code = worker.process.exitcode or 0
         return WorkerResult(f"signal {-code}" if code < 0 else f"exit code {code}")
 
@@ -265,7 +266,7 @@ class ProcessPool:
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """Set variables for processes started meanwhile: threads are counted when torch is loaded."""
+    """Set environment variables for the processes started inside the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -279,7 +280,7 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 def _main(task: WorkerTask, slot: WorkerSlot, answer: Connection) -> None:
-    """Run in the new process. Ctrl-C reaches the whole group: only the driver decides what it means."""
+    """Main function of a worker process; Ctrl-C reaches it too, but only the driver handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, daemon=True, name="orderlens-parent").start()
@@ -292,7 +293,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """A driver that was killed cannot stop its workers; its claims are then free at once."""
+    """End this process when the driver is gone, so that its claims become free."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""Which of several processes this one is, where torchrun or Slurm started them. Reads the environment only.
+"""The rank of this process among processes that torchrun or Slurm started, from the environment.
 
 Ranks need no coordinator: each claims units through the store.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LAUNCHERS = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"))
-"""How torchrun (and whatever imitates it) and srun number their processes."""
+"""Environment variables of torchrun (and compatible launchers) and of srun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Rank:
     """One of several processes that were started together.
 
     Attributes:
-        index: 0-based among all.
-        count: how many there are.
-        local: 0-based among those of this machine.
+        index: 0-based number among all processes.
+        count: number of processes.
+        local: 0-based number among the processes of this machine.
     """
 
     index: int
@@ -29,12 +29,12 @@ class Rank:
 
     @property
     def leads(self) -> bool:
-        """Whether this one speaks for all: it shows progress, closes runs and writes pages."""
+        """Whether this is the leading rank, which shows progress, closes runs and writes pages."""
         return self.index == 0
 
 
 def this_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
-    """Return this process's rank; None where it was started alone."""
+    """Return this process's rank; None if it was started alone."""
     found = os.environ if environment is None else environment
     for names in _LAUNCHERS:
         values = [found.get(name, "") for name in names]

@@ -1,4 +1,4 @@
-"""Workers as Ray actors: Ray places them, on this machine or on a cluster; the store keeps the truth."""
+"""Workers as Ray actors, on this machine or on a cluster; they share units through the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orderlens.runs.options import Engine
 from orderlens.runs.worker import WorkerResult, WorkerSlot, WorkerTask, work
 
 _ANSWER_S = 10.0
-"""Seconds that a cluster has to answer."""
+"""Seconds to wait for an answer of the cluster."""
 _QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
@@ -27,11 +27,11 @@ class RayActors:
     """A pool of Ray actors, each with one GPU or its share of CPUs.
 
     Args:
-        task: what all of them are told.
-        engine: address, threads.
+        task: the task of all workers.
+        engine: address and threads.
         slots: number of workers.
-        on_gpu: whether each needs a GPU.
-        device: device that was asked for; None leaves the choice to the model.
+        on_gpu: whether each worker needs a GPU.
+        device: requested device; None leaves the choice to the model.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RayActors:
         self._ray.kill(self._actors[place])
 
     def stop(self) -> None:
-        """End all actors, and leave the cluster unless the caller had joined it."""
+        """Kill all actors, and disconnect from the cluster unless the caller had connected before."""
         for actor in self._actors.values():
             self._ray.kill(actor)
         if self._ours:
@@ -81,13 +81,13 @@ class RayActors:
             what = "GPUs" if on_gpu else f"times {self._threads} CPUs"
             self.stop()
             raise UserInputError(
-                f"{self._slots} workers need {self._slots} {what}, the Ray cluster has {room}: "
-                f"give --workers {max(room, 1)}"
+                f"{self._slots} workers need {self._slots} {what}, but the Ray cluster has {room}; "
+                f"use --workers {max(room, 1)}"
             )
 
 
 class _Actor:
-    """Holds the process in which a worker runs."""
+    """The Ray actor in whose process a worker runs."""
 
     def run(self, task: WorkerTask, slot: WorkerSlot) -> WorkerResult:
         """Compute units until none is left."""
@@ -95,19 +95,19 @@ class _Actor:
 
 
 def slots(engine: Engine, on_gpu: bool) -> int:
-    """Return the number of actors: as asked, else as many as there is room for.
+    """Return the number of actors: as requested, else what the cluster has room for.
 
-    Refuses at once what Ray would try for minutes.
+    Checks the address first, because Ray would try it for minutes.
 
     Raises:
         MissingPackageError: Ray is not installed.
         UserInputError: no cluster answers.
     """
     ray, threads = _import_ray(), engine.threads or 1
-    _knock(engine)
+    _check_address(engine)
     if engine.workers is not None:
         return engine.workers
-    if engine.address is None and not ray.is_initialized():  # it will be started with what is here
+    if engine.address is None and not ray.is_initialized():  # Ray will be started on this machine
         return max(1, _gpus_here() if on_gpu else (os.cpu_count() or 1) // threads)
     _, ours = _connect(engine, 1)
     try:
@@ -123,7 +123,7 @@ def _gpus_here() -> int:
     return visible_gpus()
 
 
-def _knock(engine: Engine) -> None:
+def _check_address(engine: Engine) -> None:
     host, _, port = (engine.address or "").rpartition(":")
     if host:
         try:
@@ -144,17 +144,17 @@ def _import_ray() -> Any:
 def _no_cluster(engine: Engine, error: Exception) -> OrderLensError:
     if engine.address is None:
         return WorkersLostError(
-            f"Ray did not start on this machine ({one_line(error)[:200]}); give the same command again, or "
+            f"Ray did not start on this machine ({one_line(error)[:200]}); run the same command again, or "
             "use --engine local"
         )
     return UserInputError(
         f"no Ray cluster answers at '{engine.address}' ({one_line(error)[:200]}); start one with "
-        "'ray start --head', or leave the address out"
+        "'ray start --head', or leave out --address"
     )
 
 
 def _connect(engine: Engine, slots: int) -> tuple[Any, bool]:
-    """Return Ray, joined to its cluster, and whether we joined it: a caller may have done so before."""
+    """Connect to the cluster; return Ray and whether the connection was opened here."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = _import_ray()
@@ -166,12 +166,12 @@ def _connect(engine: Engine, slots: int) -> tuple[Any, bool]:
         else:
             wanted = slots * (engine.threads or 1)
             ray.init(num_cpus=max(wanted, os.cpu_count() or 1), include_dashboard=False, **_QUIET)
-    except Exception as error:  # Ray raises bare ones, too, where a node takes too long to start
+    except Exception as error:  # Ray also raises plain exceptions if a node starts too slowly
         raise _no_cluster(engine, error) from error
     return ray, True
 
 
 def _room(ray: Any, on_gpu: bool, threads: int) -> int:
-    """Return how many actors the cluster has room for."""
+    """Return the number of actors that the cluster has room for."""
     found = ray.cluster_resources()
     return int(found.get("GPU", 0) if on_gpu else found.get("CPU", 0) // threads)

@@ -1,8 +1,7 @@
-"""A request: a frozen dataclass that is a verb's command line, Python signature and reference page at once.
+"""Requests: frozen dataclasses that define command line, Python signature and reference page of a verb.
 
-What the type of a field does not say (help, limits, default of the command line) is in its ``Opt``. Values
-are checked by one function, wherever they come from; only the command line's text is parsed first. Depends on
-no verb and on no command-line library.
+The ``Opt`` of a field holds its help, limits and command-line default. One function checks all values; texts
+of the command line are parsed first. Does not depend on verbs or on a command-line library.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ P = ParamSpec("P")
 Q = TypeVar("Q")
 R = TypeVar("R")
 NEEDED: Any = MISSING
-"""``Opt.given`` of an option that the command line must have."""
-WHOLE = 2**63
+"""``Opt.given`` of an option that is required on the command line."""
+INT_LIMIT = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Opt:
-    """What the type of a field does not say about an option.
+    """The properties of an option that the type of its field does not define.
 
     Attributes:
         help: one sentence.
-        short: a letter, ``-m``.
-        name: of the option, where it is not the field's.
-        shown: the default in words: "the model's own".
-        given: default of the command line where it differs from Python's; ``NEEDED`` has none.
-        least: smallest number that is allowed.
-        most: largest number that is allowed.
-        choices: words that are allowed besides objects that only Python can give.
+        short: short form, e.g. ``-m``.
+        name: name of the option, if it is not the name of the field.
+        shown: the default in words, e.g. "the model's own".
+        given: default on the command line, if it differs from Python's; ``NEEDED`` makes it required.
+        least: smallest allowed number.
+        most: largest allowed number.
+        choices: allowed words, for fields that also accept objects in Python.
         metavar: placeholder of the value in ``--help``.
-        read: turns the command line's text into the value.
-        panel: heading in ``--help``; the options without one come first.
-        place: an argument (``RUN…``) instead of an option.
-        repeat: may be given several times, each time with one value; commas belong to it.
-        negative: ``--no-NAME`` is offered as well.
-        stored: it determines the rows of a run, so the run's spec holds it under the field's name.
+        read: converts the text of the command line into the value.
+        panel: heading in ``--help``; options without one are listed first.
+        place: a positional argument (``RUN…``) instead of an option.
+        repeat: may be given several times, with one value each; commas are part of the value.
+        negative: ``--no-NAME`` exists as well.
+        stored: it determines the rows of a run, so the run's spec contains it under the field's name.
     """
 
     help: str
@@ -67,12 +66,12 @@ class Opt:
 
 
 class BadValueError(UserInputError):
-    """A value that an option cannot have.
+    """A value that is not valid for an option.
 
     Attributes:
         option: name of the field.
-        value: as it was given.
-        why: what is wrong and what is allowed, as the rest of the sentence.
+        value: the value.
+        why: the rest of the sentence: what is wrong and what is allowed.
     """
 
     def __init__(self, option: str, value: object, why: str) -> None:
@@ -80,7 +79,7 @@ class BadValueError(UserInputError):
         self.option, self.value, self.why = option, value, why
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Allow other processes to raise it again."""
+        """Support pickling, so that other processes can raise it again."""
         return type(self), (self.option, self.value, self.why)
 
 
@@ -95,33 +94,33 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The option as it is typed: ``--block-size``, or ``RUN`` for an argument."""
+        """Its name on the command line: ``--block-size``, or ``RUN`` for an argument."""
         if self.opt.place:
             return self.opt.metavar or self.name.upper()
         return f"--{self.opt.name or self.name.replace('_', '-')}"
 
     @property
     def on_command_line(self) -> Any:
-        """The default of the command line; ``NEEDED`` where it has none."""
+        """The default on the command line; ``NEEDED`` if it is required."""
         return self.default if self.opt.given is None else self.opt.given
 
     @property
     def is_flag(self) -> bool:
-        """Whether it takes no value."""
+        """Whether it is a flag without a value."""
         return self.kind is bool
 
     @property
     def is_several(self) -> bool:
-        """Whether it holds several values."""
+        """Whether its value is a list."""
         return _item_type(_without_none(self.kind)) is not None
 
     def read(self, text: str) -> Any:
-        """Return the value that the command line's text means."""
+        """Convert a text of the command line into the value."""
         return self.opt.read(text) if self.opt.read else _parse(self.name, self.kind, self.opt, text)
 
 
 class Request:
-    """Base of all requests: every value is checked when one is made."""
+    """Base class of all requests; creating one checks every value."""
 
     def __post_init__(self) -> None:
         for option in options(type(self)):
@@ -130,7 +129,7 @@ class Request:
 
 
 def options(kind: type) -> tuple[Option, ...]:
-    """Return the options of a request, those of the class itself first, grouped by their panel."""
+    """Return the options of a request, grouped by panel; within a panel, options of the class come first."""
     if kind not in _OPTIONS:
         _OPTIONS[kind] = _options(kind)
     return _OPTIONS[kind]
@@ -146,14 +145,14 @@ def _options(kind: Any) -> tuple[Option, ...]:
             raise TypeError(f"{kind.__name__}: a module of requests cannot postpone its annotations")
         if get_origin(item.type) is Annotated:
             base, opt = get_args(item.type)[:2]
-            if isinstance(opt, Opt):  # else it is the description of something that only Python can give
+            if isinstance(opt, Opt):  # else it is the description of a Python-only argument
                 found.append(Option(item.name, base, opt, item.default))
     panels = list(dict.fromkeys(["", *(item.opt.panel for item in found)]))
     return tuple(sorted(found, key=lambda item: _rank(kind, item, panels)))
 
 
 def _rank(kind: type, item: Option, panels: Sequence[str]) -> tuple[int, ...]:
-    """Return what options are sorted by: panel, arguments, what is needed, own ones, those of groups."""
+    """Return the sort key of an option: panel, arguments, required options, then by class."""
     places = [place for place, base in enumerate(kind.__mro__) if item.name in _annotations(base)]
     needed = item.on_command_line is NEEDED
     return panels.index(item.opt.panel), item.name == "json", not item.opt.place, not needed, places[0]
@@ -164,10 +163,10 @@ def _annotations(kind: type) -> Mapping[str, Any]:
 
 
 def check(name: str, kind: Any, opt: Opt, value: Any) -> Any:
-    """Return ``value`` as the field keeps it (lists become tuples, whole numbers ``int``).
+    """Check ``value`` and return it in the field's type (lists become tuples, whole numbers ``int``).
 
     Raises:
-        BadValueError: it is of another type or out of range.
+        BadValueError: it has another type or is out of range.
     """
     kinds = _kinds(kind)
     if value is None and type(None) in kinds:
@@ -178,12 +177,14 @@ def check(name: str, kind: Any, opt: Opt, value: Any) -> Any:
     if get_origin(inner) is Literal:
         return _choice(name, value, get_args(inner))
     if (item := _item_type(inner)) is not None:
-        return tuple(check(name, item, opt, each) for each in _entries(name, value, opt))
+        return tuple(check(name, item, opt, entry) for entry in _entries(name, value, opt))
     if inner is bool:
         return _of(name, value, isinstance(value, bool), "must be True or False")
     if inner is int:
         number = int(_of(name, value, _is_number(value, Integral), "must be a whole number"))
-        return _within(name, _of(name, number, -WHOLE <= number < WHOLE, "must fit into 64 bits"), opt)
+        return _within(
+            name, _of(name, number, -INT_LIMIT <= number < INT_LIMIT, "must fit into 64 bits"), opt
+        )
     if inner is float:
         return _within(name, float(_of(name, value, _is_number(value, Real), "must be a number")), opt)
     if inner is str:
@@ -259,7 +260,7 @@ def _item_type(kind: Any) -> Any:
 
 
 def verb(kind: Callable[P, Q], work: Callable[[Q], R]) -> Callable[P, R]:
-    """Return the Python function of a verb: it takes what the request's class takes, and does ``work``."""
+    """Return the Python function of a verb: it builds a request from its arguments and calls ``work``."""
     name = re.sub(r"^run_", "", work.__name__)
     signature = _signature(kind, work)
 
@@ -284,10 +285,10 @@ def _meant(given: Mapping[str, object], signature: inspect.Signature) -> str:
 
 
 def _signature(kind: Callable[..., Any], work: Callable[..., Any]) -> inspect.Signature:
-    """Return the constructor's signature with plain types and the result of ``work``."""
-    whole = inspect.signature(kind)
-    plain = [item.replace(annotation=_plain(item.annotation)) for item in whole.parameters.values()]
-    return whole.replace(parameters=plain, return_annotation=inspect.signature(work).return_annotation)
+    """Return the constructor's signature with plain types and the return type of ``work``."""
+    full = inspect.signature(kind)
+    plain = [item.replace(annotation=_plain(item.annotation)) for item in full.parameters.values()]
+    return full.replace(parameters=plain, return_annotation=inspect.signature(work).return_annotation)
 
 
 def _plain(annotation: Any) -> Any:
@@ -296,11 +297,13 @@ def _plain(annotation: Any) -> Any:
 
 
 def described(kind: type, work: Callable[..., Any] | None = None) -> str:
-    """Return the docstring of a verb: the request's, with a line per option, and what ``work`` returns."""
-    said = inspect.getdoc(kind) or ""
-    told = {item.name: get_args(item.type)[1] for item in fields(kind) if get_origin(item.type) is Annotated}
-    names = [name for name in inspect.signature(kind).parameters if name in told]
-    lines = [f"    {name}: {getattr(told[name], 'help', told[name])}" for name in names]
+    """Return the docstring of a verb: that of the request, a line per option, and the result of ``work``."""
+    about = inspect.getdoc(kind) or ""
+    help_of = {
+        item.name: get_args(item.type)[1] for item in fields(kind) if get_origin(item.type) is Annotated
+    }
+    names = [name for name in inspect.signature(kind).parameters if name in help_of]
+    lines = [f"    {name}: {getattr(help_of[name], 'help', help_of[name])}" for name in names]
     returns = inspect.getdoc(work) if work is not None else None
     end = f"\n\nReturns:\n    {returns}" if returns else ""
-    return f"{said}\n\nArgs:\n" + "\n".join(lines) + end
+    return f"{about}\n\nArgs:\n" + "\n".join(lines) + end

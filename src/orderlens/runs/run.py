@@ -1,7 +1,7 @@
 """``run_job``: compute a job in this process, as one of several ranks, or with a pool of workers.
 
-One process works through a job alone; several (processes of this machine, Ray actors, ranks that torchrun or
-Slurm started) share it through the run folder: each claims the unit it works on. The rows are the same.
+Several processes (of this machine, Ray actors, ranks of torchrun or Slurm) share a job through the run
+folder: each claims the units that it computes. The rows do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -14,36 +14,35 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from orderlens.decode.batches import BatchLimit
 from orderlens.errors import UserInputError
 from orderlens.models.abilities import ReleasesMemory, device_type
-from orderlens.runs.compute import Local, Tables, begin, reveals_ahead
-from orderlens.runs.extend import Items, open_plan
+from orderlens.runs.compute import ComputeContext, Tables, batch_limit, decode_unit, planned_reveals
+from orderlens.runs.extend import Items, plan_and_open
 from orderlens.runs.job import Job
-from orderlens.runs.loop import WorkerRole, execute, finish_or_say
+from orderlens.runs.loop import WorkerRole, execute, finish_or_report
 from orderlens.runs.options import Computing, ProgressSink, ShowsCanvas
 from orderlens.runs.pool import ProcessPool, Supervisor, WorkerPool
 from orderlens.runs.ranks import Rank, this_rank
 from orderlens.runs.spec import RunSpec
 from orderlens.runs.units import Unit
 from orderlens.runs.worker import LoggedRole, SharedRole, WorkerTask, longest_first, new_session, plain_items
-from orderlens.runs.worker_log import Failures, WorkerLog, forget_workers
+from orderlens.runs.worker_log import Failures, WorkerLog, remove_ended_workers
 from orderlens.store.protocol import Folder
 from orderlens.store.reader import Run, memory_run, open_run
 from orderlens.store.records import COMPLETE
 from orderlens.store.writer import DEFAULT_LEASE_S, RunWriter, open_writer
 
 _CLOSING_S = 30.0
-"""Seconds that ranks wait for the leading one to close a run."""
+"""Seconds that ranks wait for the leading rank to close a run."""
 
 
 def run_job(job: Job, options: Computing, *, extend: bool = False) -> Run:
-    """Compute all units into the folder ``options.out`` (resuming what is there), or in memory.
+    """Compute all units into the folder ``options.out`` (resuming a run in it), or in memory.
 
     Args:
-        job: what to compute.
-        options: where to keep it, who computes it, and who is told of progress.
-        extend: add to the run in the folder what it lacks of the job's orders and samples.
+        job: the job.
+        options: run folder, engine and progress display.
+        extend: add the job's new orders and samples to the run in the folder.
     """
     _refuse_unidentified(job, options)
     rank, on_gpu = this_rank(), device_type(job.model) == "cuda"
@@ -55,17 +54,17 @@ def run_job(job: Job, options: Computing, *, extend: bool = False) -> Run:
 
 
 def _refuse_unidentified(job: Job, options: Computing) -> None:
-    """A folder cannot tell a model without a digest from another one, so it could be resumed with either."""
+    """Refuse a folder for a model without a digest: a resume could not detect another model."""
     if options.out is not None and not job.model.digest:
         raise UserInputError(
-            f"model '{job.model.name}' has no digest, so the folder {options.out} could not tell it from "
-            "another model; give it a digest of what determines its numbers (StubModel(…, digest='…')), "
-            "or leave out the folder to keep the run in memory"
+            f"model '{job.model.name}' has no digest, so a resume of {options.out} could not detect another "
+            "model; give the model a digest (StubModel(…, digest='…')), or leave out the folder to keep the "
+            "run in memory"
         )
 
 
 def _slots(options: Computing, on_gpu: bool) -> int:
-    """Return how many workers there will be: as asked, else one per GPU of this machine or of the cluster."""
+    """Return the number of workers: as requested, else one per GPU of this machine or of the cluster."""
     engine = options.chosen_engine
     if engine.kind == "ray":
         from orderlens.runs.ray_actors import slots
@@ -75,36 +74,33 @@ def _slots(options: Computing, on_gpu: bool) -> int:
 
 
 def _run_here(job: Job, options: Computing, rank: Rank | None = None, *, extend: bool = False) -> Run:
-    """Compute all units into the folder ``options.out`` (resuming what is there), or in memory.
-
-    A rank computes its share and returns when the run is complete.
-    """
+    """Compute all units in this process; a rank computes its share and returns when the run is complete."""
     out = options.out
     if out is None and rank is None:
-        return _in_memory(job, options.progress, extend)
+        return run_in_memory(job, options.progress, extend=extend)
     if out is None:
-        raise UserInputError("several ranks share a run through its folder: give out")
-    whole, items, writer = open_plan(job, out, extend=extend)
+        raise UserInputError("several ranks need a run folder to share the work; name one with out")
+    full, items, writer = plan_and_open(job, out, extend=extend)
     folder = writer.folder
-    with writer, _worker_log(folder, whole, rank) as log:
+    with writer, _worker_log(folder, full, rank) as log:
         bar = _Both(log, options.progress if rank is None or rank.leads else None)
         left = writer.pending(items, by_name=rank is not None)
-        bar.set_total(ahead(items[key] for key in left))
-        local = _local(whole, bar, options.progress)
+        bar.set_total(planned_steps(items[key] for key in left))
+        context = _context(full, bar, options.progress)
         role = _role(folder, log, options, rank)
         units = items if rank is None else longest_first(items)
-        execute(writer, units, lambda item: begin(*item, whole.model, local), role)
+        execute(writer, units, lambda item: decode_unit(*item, full.model, context), role)
         if not role.closes:
             _await_close(writer, items)
     return open_run(out)
 
 
 def _worker_log(folder: Folder, job: Job, rank: Rank | None) -> WorkerLog:
-    """Return the log in which others see what this process does."""
+    """Return the log of this process, which other processes can read."""
     if rank is not None:
         return WorkerLog(folder, f"rank-{rank.index:03d}", "ranks", device_type(job.model))
-    forget_workers(folder)
-    # Several commands may work on one folder at once, each alone: the process tells them apart.
+    remove_ended_workers(folder)
+    # Several commands may work on one folder at the same time; the process id distinguishes them.
     alone = f"alone-{os.getpid()}"
     return WorkerLog(folder, alone, alone, device_type(job.model))
 
@@ -114,12 +110,12 @@ def _role(folder: Folder, log: WorkerLog, options: Computing, rank: Rank | None)
         return LoggedRole(log)
     failures = Failures(folder, options.chosen_engine.attempts)
     if rank.leads:
-        failures.forget()
+        failures.clear()
     return SharedRole(log, failures, rank.index, rank.count, closes=rank.leads)
 
 
 class _Both:
-    """Progress for this process's notes and for the screen."""
+    """Passes progress on to the worker log and to the display."""
 
     def __init__(self, log: WorkerLog, sink: ProgressSink | None) -> None:
         self._log, self._sink = log, sink
@@ -130,75 +126,77 @@ class _Both:
             self._sink(steps)
 
     def set_total(self, total: int) -> None:
-        self._log.changes(ahead=total)
+        self._log.update(planned=total)
         if self._sink is not None:
             self._sink.set_total(total)
 
 
 def _await_close(writer: RunWriter, items: Items) -> None:
-    """Wait for the rank that leads to close the run; do it ourselves where it does not."""
+    """Wait until the leading rank closes the run; close it here if that takes too long."""
     for _ in range(int(_CLOSING_S / 0.1)):
         if writer.folder.exists(COMPLETE) or not writer.folder.exclusive:
             break
         time.sleep(0.1)
-    finish_or_say(writer, items)
+    finish_or_report(writer, items)
 
 
-def _in_memory(job: Job, progress: ProgressSink | None, extend: bool) -> Run:
+def run_in_memory(job: Job, progress: ProgressSink | None = None, *, extend: bool = False) -> Run:
+    """Compute all units in this process, also as one of several ranks, and keep the run in memory."""
     if extend:
-        raise UserInputError("extend adds to the run in a folder: give out, after run.save(out) if need be")
-    local = _local(job, progress, progress)
+        raise UserInputError("extend adds to the run in a folder; name the folder with out")
+    context = _context(job, progress, progress)
     _announce(progress, [(job.spec, unit) for unit in job.units])
-    parts = {unit.key(): begin(job.spec, unit, job.model, local)() for unit in job.units}
+    parts = {unit.key(): decode_unit(job.spec, unit, job.model, context)() for unit in job.units}
     return memory_run(joined(list(parts.values())), job.spec.to_json(), parts)
 
 
 def _announce(progress: ProgressSink | None, items: Iterable[tuple[RunSpec, Unit]]) -> None:
     if progress is not None:
-        progress.set_total(ahead(items))
+        progress.set_total(planned_steps(items))
 
 
-def ahead(items: Iterable[tuple[RunSpec, Unit]]) -> int:
-    """Return how many progress steps the units take at most."""
-    return sum(reveals_ahead(spec, unit) for spec, unit in items)
+def planned_steps(items: Iterable[tuple[RunSpec, Unit]]) -> int:
+    """Return the maximum number of progress steps of the units."""
+    return sum(planned_reveals(spec, unit) for spec, unit in items)
 
 
 def joined(parts: list[Tables]) -> Tables:
-    """Return the tables of several units as one."""
+    """Concatenate the tables of several units."""
     return {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}
 
 
-def _local(job: Job, progress: ProgressSink | None, screen: ProgressSink | None) -> Local:
-    """Return what only this process has; ``screen`` is where texts are shown, if it can show them."""
+def _context(job: Job, progress: ProgressSink | None, screen: ProgressSink | None) -> ComputeContext:
+    """Return the context of this process; ``screen`` shows texts during decoding if it can."""
     by_spec = {policy.spec: policy for policy in job.orders}
-    measures = job.spec.kind == "measure"  # a few short texts, whose anchor is the model's own
-    limit = None if measures else BatchLimit.suggested(job.model, job.longest)
-    return Local(by_spec, limit, progress, screen.show_canvas if isinstance(screen, ShowsCanvas) else None)
+    limit = batch_limit(job.spec.kind, job.model, job.longest)
+    return ComputeContext(
+        by_spec, limit, progress, screen.show_canvas if isinstance(screen, ShowsCanvas) else None
+    )
 
 
 def _run_pool(job: Job, options: Computing, *, on_gpu: bool, extend: bool) -> Run:
     out = options.out
     if out is None:
-        raise UserInputError("several workers share a run through its folder: give out")
+        raise UserInputError("several workers need a run folder to share the work; name one with out")
     slots = _slots(options, on_gpu)
-    whole, items, writer = open_plan(job.shared_by(slots), out, extend=extend)
-    _refuse_unregistered(whole)
+    full, items, writer = plan_and_open(job.shared_by(slots), out, extend=extend)
+    _refuse_unregistered(full)
     with writer:
         left = writer.pending(items)
         if options.progress is not None:
-            options.progress.set_total(ahead([items[key] for key in left]))
+            options.progress.set_total(planned_steps([items[key] for key in left]))
         if not left:
             writer.finish(items)
             return open_run(out)
     folder = writer.folder
-    Failures(folder, options.chosen_engine.attempts).forget()
-    forget_workers(folder)
-    task = _task(whole, items, left, options, folder)
-    _release(whole)
+    Failures(folder, options.chosen_engine.attempts).clear()
+    remove_ended_workers(folder)
+    task = _task(full, items, left, options, folder)
+    _release(full)
     slots = min(slots, len(left))
     pool = _pool(task, options, slots, on_gpu)
     Supervisor(pool, slots, task, folder, options.chosen_engine.stall_s, options.progress).run()
-    with open_writer(out, task.stated) as writer:
+    with open_writer(out, task.stored_spec) as writer:
         writer.finish(items)
     return open_run(out)
 
@@ -219,24 +217,24 @@ def _task(job: Job, items: Items, left: list[str], options: Computing, folder: F
 
 
 def _findable(name: str) -> str:
-    """Return a model's name as a process in another folder finds it: a path becomes absolute."""
+    """Return a model's name for processes in other folders: a path becomes absolute."""
     return str(Path(name).expanduser().absolute()) if Path(name).expanduser().is_dir() else name
 
 
 def _refuse_unregistered(job: Job) -> None:
-    """Other processes know a policy by its spec only."""
+    """Refuse orders that other processes cannot build from their spec."""
     from orderlens.rules import parse_policy
 
     for policy in job.orders:
         if type(parse_policy(policy.spec).order) is not type(policy.order):
             raise UserInputError(
-                f"order '{policy.spec}' is in no registry, so workers cannot know it; offer it under the "
+                f"order '{policy.spec}' is not registered, so workers cannot load it; register it under the "
                 "entry point orderlens.orders, or use one worker"
             )
 
 
 def _release(job: Job) -> None:
-    """Give back the driver's GPU memory: the workers hold models of their own."""
+    """Free the driver's GPU memory; each worker loads its own model."""
     if isinstance(job.model, ReleasesMemory):
         job.model.release_memory()
     gc.collect()

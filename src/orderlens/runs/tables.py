@@ -1,6 +1,6 @@
 """The tables of a unit: ``reveals`` and ``revisions``, ``outputs`` (one row per text), ``tokens``.
 
-Traces are built with numpy from the decoder's arrays; Arrow comes last. Does not know files.
+Built from the decoder's arrays with numpy, then converted to Arrow. Does not depend on files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orderlens.texts.samples import EncodedSample
 
 @dataclass(frozen=True, slots=True)
 class TraceLabels:
-    """What is the same for every row of a decoding call."""
+    """Samples, policies, temperature and seed of one decoding call."""
 
     samples: Sequence[EncodedSample]
     orders: Sequence[Policy]
@@ -35,10 +35,10 @@ def reveal_table(columns: Columns, labels: TraceLabels, model: Model, float_type
     """Return the ``reveals`` table of ``columns``.
 
     Args:
-        columns: equal-length arrays; ``sample`` and ``order`` index into ``labels``, the rest are named as
-            in the schema. Rows must be sorted so that each trace is contiguous and in step order.
+        columns: arrays of equal length; ``sample`` and ``order`` are indices into ``labels``, the other names
+            are those of the schema. The rows of a trace must be contiguous and in step order.
         labels: ids, seeds and temperature.
-        model: tells EOS and special tokens apart from content.
+        model: its EOS and special tokens are marked.
         float_type: precision of the log-probability columns.
     """
     n_rows = len(columns["position"])
@@ -52,6 +52,7 @@ def reveal_table(columns: Columns, labels: TraceLabels, model: Model, float_type
         "is_special": pa.array(np.isin(token, sorted(model.special_ids))),
         "is_overflow": pa.array(columns["is_overflow"]),
         "is_argmax": pa.array(token == columns["top_token"]),
+        "is_seed": pa.array(columns["is_seed"]) if "is_seed" in columns else pa.nulls(n_rows, pa.bool_()),
         "n_tied": pa.array(columns["n_tied"], pa.int32(), mask=columns["n_tied"] < 1),
         "n_committed": pa.array(columns["n_committed"], pa.int32()),
         "n_lookahead": _lookahead(columns, n_rows),
@@ -60,7 +61,7 @@ def reveal_table(columns: Columns, labels: TraceLabels, model: Model, float_type
 
 
 def _lookahead(columns: Columns, n_rows: int) -> pa.Array:
-    """Return the states tried ahead; null in traces that tried none, whatever others of their unit did."""
+    """Return the number of look-ahead states; null in traces without look-ahead."""
     if "n_lookahead" not in columns:
         return pa.nulls(n_rows, pa.int32())
     pairs = np.stack((columns["sample"], columns["order"]), axis=1)
@@ -86,6 +87,20 @@ def revision_table(columns: Columns, labels: TraceLabels, float_type: pa.DataTyp
         "old_logq": pa.array(columns["old_logq"], mask=reveal).cast(float_type),
     }
     return pa.table({name: data[name] for name in schema.names})
+
+
+def state_table(columns: Columns, labels: TraceLabels) -> pa.Table:
+    """Return the ``states`` table of the columns of a ``StateRecorder``."""
+    visible_NB, n_rows = columns["visible"], len(columns["count"])
+    digits = np.where(visible_NB, b"1", b"0").view(f"S{visible_NB.shape[1]}")[:, 0]
+    offsets = pa.array(np.concatenate(([0], np.cumsum(columns["count"]))), pa.int32())
+    data = {
+        **_key_columns(columns, labels, n_rows),
+        **{name: pa.array(columns[name], pa.int32()) for name in ("block", "forward", "start")},
+        "visible": pa.array(digits).cast(pa.string()),
+        **{name: pa.ListArray.from_arrays(offsets, columns[name]) for name in ("top", "entropy")},
+    }
+    return pa.table(data)
 
 
 def _key_columns(columns: Columns, labels: TraceLabels, n_rows: int) -> dict[str, Any]:
@@ -116,24 +131,27 @@ def _floats(values: np.ndarray[Any, Any] | None, n_rows: int, kind: pa.DataType)
 
 
 def scored_outputs(model: Model, labels: TraceLabels) -> pa.Table:
-    """Return the rows of a scored batch: the targets."""
+    """Return the rows of ``outputs`` of a scored batch: the targets."""
     rows = []
-    for sample, given in zip(labels.samples, _given(model, labels), strict=True):
+    for sample, shared in zip(labels.samples, _sample_columns(model, labels), strict=True):
         tokens = sample.target.tolist()
-        said = {"token_ids": tokens, "text": storable(model.tokenizer.decode(tokens))}
-        said |= {"n_requested": len(tokens), "finish_reason": None}
-        rows += [given | _policy_key(order) | said for order in labels.orders]
+        text = {"token_ids": tokens, "text": storable(model.tokenizer.decode(tokens))}
+        text |= {"n_requested": len(tokens), "finish_reason": None}
+        rows += [shared | _policy_key(order) | text for order in labels.orders]
     return pa.Table.from_pylist(rows, schema=table_schema("outputs"))
 
 
 def generated_outputs(model: Model, labels: TraceLabels, chains: Sequence[Chain]) -> pa.Table:
-    """Return the rows of a generated batch; texts end at the first EOS, tokens at the requested length."""
-    rows, given = [], _given(model, labels)
+    """Return the rows of ``outputs`` of a generated batch.
+
+    ``text`` ends at the first EOS token, ``token_ids`` at the requested length.
+    """
+    rows, shared = [], _sample_columns(model, labels)
     for chain in chains:
         canvas = chain.canvas
         tokens = chain.tokens[canvas.prompt_length : min(canvas.requested_end, chain.stop)].tolist()
         text_end = next((i for i, token in enumerate(tokens) if token in model.eos_ids), len(tokens))
-        row = given[chain.sample] | _policy_key(labels.orders[chain.order])
+        row = shared[chain.sample] | _policy_key(labels.orders[chain.order])
         row |= {"token_ids": tokens, "text": storable(model.tokenizer.decode(tokens[:text_end]))}
         row |= {"n_requested": canvas.n_requested, "finish_reason": chain.finish_reason}
         rows.append(row | {"n_passes": chain.n_passes})
@@ -141,9 +159,9 @@ def generated_outputs(model: Model, labels: TraceLabels, chains: Sequence[Chain]
 
 
 def token_table(model: Model, tables: Mapping[str, pa.Table], pieces: dict[int, str | None]) -> pa.Table:
-    """Return the text of every token id that a unit's rows hold, so that reading them needs no tokenizer.
+    """Return the text of every token id in a unit's tables, so that readers need no tokenizer.
 
-    ``pieces`` remembers texts from unit to unit: decoding a hundred thousand ids one by one takes a while.
+    ``pieces`` is a cache that units share, because decoding many single ids is slow.
     """
     columns = [
         _flat(tables[name][item])
@@ -170,7 +188,7 @@ def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def storable(text: str | None) -> str | None:
-    """Return ``text`` without lone surrogates, which no UTF-8 file can hold."""
+    """Return ``text`` without lone surrogates, which UTF-8 cannot encode."""
     return None if text is None else text.encode("utf-8", "replace").decode()
 
 
@@ -179,8 +197,8 @@ def float_type(model: Model) -> pa.DataType:
     return pa.float64() if model.precision == "float64" else pa.float32()
 
 
-def _given(model: Model, labels: TraceLabels) -> list[dict[str, Any]]:
-    """Return, for each sample, what all its rows say, whatever the policy."""
+def _sample_columns(model: Model, labels: TraceLabels) -> list[dict[str, Any]]:
+    """Return the columns that depend only on the sample, one dict per sample."""
     return [
         {
             "sample_id": sample.id,

@@ -1,4 +1,4 @@
-"""Work units: fixed batches of samples, plain enough to be sent to another process or written as JSON."""
+"""Work units: fixed batches of samples as plain data, for other processes or for JSON."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from typing import Any
 
 import numpy as np
 
+from orderlens.common.arguments import as_temperatures, plain_temperature
 from orderlens.errors import UserInputError
 from orderlens.models.abilities import CountsParameters, PrefersUnitSize, SuggestsBatch
 from orderlens.models.protocol import Model
 from orderlens.texts.samples import EncodedSample
 
 DEFAULT_BATCH = 32
-"""Most samples per work unit of a model that does not know how many sequences fit."""
+"""Maximum number of samples per work unit of a model that does not suggest a batch size."""
 SMALL_REVEALS = 2048
 """Reveals per work unit of such a model."""
 CPU_UNIT_S = 10.0
-"""Seconds that a work unit on a CPU lasts at most, about: what an interrupt costs."""
+"""Approximate maximum seconds of a work unit on a CPU, and so the work that an interrupt loses."""
 CPU_FLOPS = 3e10
-"""Floating-point operations per second of a modest CPU; one current core reaches 5e10 to 9e10."""
+"""Floating-point operations per second of a slow CPU; one current core reaches 5e10 to 9e10."""
 AUTO_SEQUENCES = {"block-causal": 1024, "full": 256}
-"""Sequences (samples × orders) per work unit of one that does: enough to keep a large GPU busy with most
-networks (others say so). How many of them are decoded together is settled on the machine at hand."""
+"""Sequences (samples × orders) per work unit of a model that suggests a batch size: enough for a large GPU.
+The batch size follows from the memory of the machine that computes the unit."""
 ROUNDS = 4
-"""Units per worker that even out long and short ones, as long as they keep a quarter of their size."""
+"""Preferred units per worker, to balance long and short units, if they keep a quarter of their size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A fixed batch: what is decoded together.
+    """A fixed batch of samples.
 
     Attributes:
         samples: the encoded samples.
-        temperature: at which they are decoded; None when scoring.
-        orders: specs of the orders; None is all orders of the run, any other choice is part of the key.
-        extras: per sample what its kind of run needs besides (the document to grade, say); may be empty.
-            It follows from the run's spec and so is no part of the key.
+        temperature: sampling temperature; None when scoring.
+        orders: specs of the orders, part of the key; None for all orders of the run.
+        extras: additional data per sample, e.g. the document to grade; may be empty. It follows from the
+            run's spec, so it is not part of the key.
     """
 
     samples: tuple[EncodedSample, ...]
@@ -48,7 +49,7 @@ class Unit:
     extras: tuple[Mapping[str, Any], ...] = ()
 
     def key(self) -> str:
-        """Return a digest of the unit's content (not of its place in the run)."""
+        """Return a digest of the unit's content; its place in the run does not matter."""
         state = hashlib.blake2b(digest_size=12)
         state.update(repr(self.temperature).encode())
         for sample in self.samples:
@@ -61,7 +62,7 @@ class Unit:
         """Return the unit as plain JSON values."""
         return {
             "samples": [_plain_sample(sample) for sample in self.samples],
-            "temperature": self.temperature,
+            "temperature": None if self.temperature is None else plain_temperature(self.temperature),
             "orders": None if self.orders is None else list(self.orders),
             "extras": [dict(extra) for extra in self.extras],
         }
@@ -71,7 +72,7 @@ class Unit:
         """Return the unit that ``to_json`` wrote."""
         return cls(
             tuple(_sample_of(item) for item in value["samples"]),
-            value["temperature"],
+            None if value["temperature"] is None else as_temperatures(value["temperature"])[0],
             None if value["orders"] is None else tuple(value["orders"]),
             tuple(value["extras"]),
         )
@@ -92,19 +93,19 @@ def _sample_of(value: Mapping[str, Any]) -> EncodedSample:
 def unit_shape(
     model: Model, n_orders: int, n_tokens: int, context: int, *, on_cpu: bool, compares_batches: bool = False
 ) -> tuple[int, int | None]:
-    """Return the default number of samples per work unit, and of orders where they are cut apart as well.
+    """Return the default number of samples per work unit, and of orders if orders are divided as well.
 
-    The run's spec keeps what was chosen, and whoever resumes or joins the run takes it from there. Where
-    several workers are known to share the run, ``shared_size`` makes units smaller.
+    The run's spec stores both numbers, and every process that resumes or joins the run uses them. For several
+    workers ``shared_size`` reduces the number of samples.
 
     Args:
         model: the model.
         n_orders: number of orders.
-        n_tokens: passes of a sample under one order, at most.
-        context: longest sequence, for models that see all of it in each pass.
-        on_cpu: the units are surely computed on a CPU.
-        compares_batches: the noise floor is measured, which compares samples in their batch and alone; such
-            units hold several samples, however long they take.
+        n_tokens: maximum number of passes of a sample under one order.
+        context: longest sequence, for models with full attention.
+        on_cpu: the units are certainly computed on a CPU.
+        compares_batches: the noise floor is measured, which compares samples in a batch and alone; such units
+            contain several samples, even if they take long.
     """
     if on_cpu and isinstance(model, CountsParameters) and not compares_batches:
         width = context if model.attention == "full" else model.block_size
@@ -120,32 +121,32 @@ def unit_shape(
 
 
 def order_groups(orders: Sequence[str], most: int | None) -> list[tuple[str, ...] | None]:
-    """Return the orders that are computed together: all of them (None), or at most ``most``."""
+    """Return groups of at most ``most`` orders per unit; None stands for all orders."""
     if most is None or most >= len(orders):
         return [None]
     return [tuple(orders[low : low + most]) for low in range(0, len(orders), most)]
 
 
 def even_size(size: int, count: int) -> int:
-    """Return samples per unit, at most ``size``: where ``count`` of them need several units, equal ones.
+    """Return the samples per unit, at most ``size``, such that several units have equal sizes.
 
-    Where one is enough, ``size`` stays, so that a run which is extended later has room in its units.
+    If one unit is enough, ``size`` stays: units of a later extension are then not too small.
     """
     units = math.ceil(count / size)
     return math.ceil(count / units) if units > 1 else size
 
 
 def shared_size(size: int, count: int, groups: int, workers: int) -> int:
-    """Return samples per unit, at most ``size``, so that every one of several workers has work to the end.
+    """Return the samples per unit, at most ``size``, such that all workers finish at about the same time.
 
-    The units fill whole rounds of all workers: as many as units of ``size`` would take, or ``ROUNDS`` where
-    that keeps them at a quarter of it. Where even one round has too few units, they are cut smaller.
+    The number of units is a multiple of the number of workers. There are up to ``ROUNDS`` units per worker,
+    if their size stays at least a quarter of ``size``.
 
     Args:
-        size: samples per unit of one worker alone.
+        size: samples per unit for a single worker.
         count: samples of each group.
-        groups: sets of samples that are cut apart, one per temperature.
-        workers: how many share the run.
+        groups: number of separately divided sets of samples, e.g. one per temperature.
+        workers: number of workers.
     """
     if workers < 2 or count < 1:
         return size
@@ -165,7 +166,7 @@ def cut_units(
     orders: tuple[str, ...] | None = None,
     extras: Sequence[Mapping[str, Any]] = (),
 ) -> list[Unit]:
-    """Cut samples (and what belongs to each) into fixed batches."""
+    """Divide samples and their extras into fixed batches."""
     if batch_size < 1:
         raise UserInputError(f"batch_size={batch_size} must be at least 1")
     places = [slice(low, low + batch_size) for low in range(0, len(samples), batch_size)]

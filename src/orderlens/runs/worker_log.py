@@ -1,10 +1,10 @@
-"""What the workers of a run are doing, and which units failed: small files inside the run.
+"""States and logs of the workers of a run, and records of failed units: small files in the run folder.
 
-``workers/NAME.json`` holds a worker's state; ``runs watch`` reads it from any machine that sees the folder.
-``logs/NAME.jsonl`` grows by one line per event; an object store, which cannot append, gets the lines of half
-a minute at once. ``failed/`` has one record per failed attempt, with its traceback. A unit that failed as
-often as is allowed is set aside: workers pass over it, and the same command tries it again. No row depends on
-these files: all of them may be deleted.
+``workers/NAME.json`` is a worker's state, which ``runs watch`` reads. ``logs/NAME.jsonl`` has one line per
+event; on an object store, which cannot append, lines are written every 30 seconds. ``failed/`` has one record
+per failed attempt, with its traceback. A unit with too many failed attempts is set aside: workers skip it,
+and the same command tries it again later. The rows of a run do not depend on these files, so they may be
+deleted.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from orderlens.store.protocol import Folder
 from orderlens.store.records import FAILED, LOGS, WORKERS, canonical, failed_stem, failure_file, stem
 
 LOCAL_EVERY_S, REMOTE_EVERY_S = 1.0, 5.0
-"""Seconds between two states of a working worker, on a disk and on an object store."""
+"""Seconds between two writes of a state, on a disk and on an object store."""
 LOG_EVERY_S = 30.0
-"""Seconds between two additions to a log on an object store."""
+"""Seconds between two writes of a log on an object store."""
 ENDED = ("done", "failed", "stopped")
-"""States after which nothing more comes."""
+"""States of a worker that ended."""
 _FREQUENT = ("started", "loaded", "committed")
-"""Events that may wait for the next addition to a log."""
+"""Events that need not be written immediately."""
 Clock: TypeAlias = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """What one worker does.
+    """The state of one worker.
 
     Attributes:
-        name: the worker.
-        session: the command it belongs to.
+        name: name of the worker.
+        session: identifies the command that started it.
         host: its machine.
-        process: tag of its process (``common.process``).
-        device: where its model is.
-        state: ``loading``, ``working``, ``waiting`` (others hold what is left), or one of ``ENDED``.
-        unit: key of the unit it computes; None when it does not.
+        process: tag of its process (``common.machine``).
+        device: device of its model.
+        state: ``loading``, ``working``, ``waiting`` (others hold all remaining units), or one of ``ENDED``.
+        unit: key of the unit that it computes; None for no unit.
         tokens: progress steps so far.
-        ahead: progress steps that all workers of its command had ahead when it began; 0 where not known.
+        planned: progress steps of all workers of its command together, at its start; 0 if unknown.
         units: units committed so far.
-        failures: attempts that failed.
-        seconds: since it began.
+        failures: failed attempts so far.
+        seconds: seconds since its start.
         time: seconds since the epoch, by its own clock.
-        message: why it ended, where there is something to say.
+        message: why it ended, if it failed.
     """
 
     name: str
@@ -65,7 +65,7 @@ class WorkerState:
     state: str = "loading"
     unit: str | None = None
     tokens: int = 0
-    ahead: int = 0
+    planned: int = 0
     units: int = 0
     failures: int = 0
     seconds: float = 0.0
@@ -79,14 +79,14 @@ class WorkerState:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more comes: it ended, or is known to be dead."""
+        """Whether it ended or is known to be dead."""
         return self.state in ENDED or is_dead(self.process)
 
 
 class WorkerLog:
-    """Writes one worker's state and log; a state that cannot be written is not a failure.
+    """Writes one worker's state and log; errors of writing are ignored.
 
-    Leaving the context writes how the worker ended: done, failed, or stopped by an interrupt.
+    Leaving the context writes the final state: done, failed, or stopped by an interrupt.
     """
 
     def __init__(self, folder: Folder, name: str, session: str, device: str, clock: Clock = time.time):
@@ -95,7 +95,7 @@ class WorkerLog:
         self._every, self._log_every = pace(folder), 0.0 if folder.filesystem() is None else LOG_EVERY_S
         self._lines = b""
         self.state = WorkerState(name, session, socket.gethostname(), process_tag(), device)
-        self.event("started", pid=os.getpid(), host=self.state.host, device=device)
+        self.log_event("started", pid=os.getpid(), host=self.state.host, device=device)
 
     def __enter__(self) -> WorkerLog:
         return self
@@ -104,27 +104,27 @@ class WorkerLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            self.event("done", units=self.state.units, tokens=self.state.tokens)
-            self.becomes("done", unit=None)
+            self.log_event("done", units=self.state.units, tokens=self.state.tokens)
+            self.set_state("done", unit=None)
         elif isinstance(error, Exception):
             line = error_line(error)
-            self.event("ended", error=line, traceback="".join(format_exception(error)))
-            self.becomes("failed", unit=None, message=line)
+            self.log_event("ended", error=line, traceback="".join(format_exception(error)))
+            self.set_state("failed", unit=None, message=line)
         else:
-            self.event("stopped")
-            self.becomes("stopped", unit=None)
+            self.log_event("stopped")
+            self.set_state("stopped", unit=None)
 
     def advance(self, steps: int = 1) -> None:
-        """Count progress, and let others see it now and then."""
-        self.changes(tokens=self.state.tokens + steps)
+        """Count progress steps."""
+        self.update(tokens=self.state.tokens + steps)
 
-    def changes(self, **changes: Any) -> None:
-        """Change what the state tells, and let others see it now and then."""
+    def update(self, **changes: Any) -> None:
+        """Change fields of the state; it is written from time to time."""
         self.state = replace(self.state, **changes)
         if self._clock() - self._written >= self._every:
             self._write()
 
-    def event(self, what: str, *, log: Mapping[str, Any] | None = None, **facts: Any) -> None:
+    def log_event(self, what: str, *, log: Mapping[str, Any] | None = None, **facts: Any) -> None:
         """Write a line to the log."""
         now = self._clock()
         line = {"time": round(now, 3), "event": what, **facts, **(log or {})}
@@ -133,8 +133,8 @@ class WorkerLog:
             self._quietly(self._folder.append, f"{LOGS}/{self.state.name}.jsonl", self._lines)
             self._lines, self._logged = b"", now
 
-    def becomes(self, state: str, **changes: Any) -> None:
-        """Change the state and show it at once."""
+    def set_state(self, state: str, **changes: Any) -> None:
+        """Change the state and write it immediately."""
         self.state = replace(self.state, state=state, **changes)
         self._write()
 
@@ -147,7 +147,7 @@ class WorkerLog:
         self._quietly(self._folder.put, f"{WORKERS}/{self.state.name}.json", content, durable=False)
 
     def _quietly(self, write: Callable[..., None], *values: Any, **options: Any) -> None:
-        """A full disk is reported by the commit that meets it, not by the worker's diary."""
+        """Ignore a full disk here; the next commit reports it."""
         try:
             write(*values, **options)
         except StorageError:
@@ -155,32 +155,32 @@ class WorkerLog:
 
 
 def error_line(error: BaseException) -> str:
-    """Return an error as one line; the class is named where the message may not tell it."""
+    """Return an error as one line, with its class unless it is one of ours."""
     known = isinstance(error, OrderLensError)
     return one_line(error) if known else f"{type(error).__name__}: {one_line(error)}"
 
 
 def steps_left(states: Sequence[WorkerState]) -> int | None:
-    """Return how many progress steps the commands at work have left; None where one does not tell.
+    """Return the number of remaining progress steps of the active commands; None if unknown.
 
-    Commands that share a run without knowing of each other all count everything: the least is nearest.
+    Independent commands that share a run each count all remaining steps, so the smallest count is used.
     """
     left = []
     for session in {state.session for state in states if not state.over}:
         own = [state for state in states if state.session == session]
-        left.append(max(state.ahead for state in own) - sum(state.tokens for state in own))
-        if not max(state.ahead for state in own):
+        left.append(max(state.planned for state in own) - sum(state.tokens for state in own))
+        if not max(state.planned for state in own):
             return None
     return max(0, min(left)) if left else None
 
 
 def pace(folder: Folder) -> float:
-    """Return the seconds between two looks at, or states of, workers of a run."""
+    """Return the seconds between two writes (or reads) of the states of workers."""
     return LOCAL_EVERY_S if folder.filesystem() is None else REMOTE_EVERY_S
 
 
 def read_states(folder: Folder, session: str | None = None) -> list[WorkerState]:
-    """Return the workers' states by name; only those of one session where it is given."""
+    """Return the states of the workers sorted by name, of one session or of all."""
     found = folder.read_many(folder.names(WORKERS))
     states = [state for state in map(_parsed_state, found.values()) if state is not None]
     return [state for state in states if session in (None, state.session)]
@@ -193,15 +193,15 @@ def _parsed_state(data: bytes) -> WorkerState | None:
         return None
 
 
-def forget_workers(folder: Folder) -> None:
-    """Remove the states of workers that ended or died; their logs stay, and so do others at work."""
+def remove_ended_workers(folder: Folder) -> None:
+    """Remove the states of workers that ended or died; their logs stay."""
     for state in read_states(folder):
         if state.over:
             folder.remove(f"{WORKERS}/{state.name}.json")
 
 
 def read_log(folder: Folder, name: str) -> list[dict[str, Any]]:
-    """Return the events of a worker, oldest first; a line that was cut off is left out."""
+    """Return the events of a worker, oldest first; incomplete lines are skipped."""
     rows = []
     for line in folder.read(f"{LOGS}/{name}.jsonl").splitlines():
         try:
@@ -219,8 +219,8 @@ class Failure:
         key: the unit.
         attempt: 0-based.
         error: one line.
-        worker: who tried.
-        traceback: where it happened; empty where the process was killed.
+        worker: name of the worker.
+        traceback: the traceback; empty if the process was killed.
         samples: ids of the unit's samples.
     """
 
@@ -243,7 +243,7 @@ class Failures:
     def __init__(self, folder: Folder, limit: int) -> None:
         self._folder, self._limit = folder, limit
 
-    def note(
+    def record(
         self, key: str, error: str, worker: str, traceback: str = "", samples: tuple[str, ...] = ()
     ) -> Failure:
         """Record one more failed attempt."""
@@ -252,13 +252,13 @@ class Failures:
             found = Failure(key, attempt, error, worker, traceback, samples)
             if self._folder.create(failure_file(key, attempt), canonical(asdict(found)), durable=False):
                 return found
-            attempt += 1  # another worker noted one meanwhile
+            attempt += 1  # another worker recorded one in the meantime
 
     def set_aside(self) -> set[str]:
-        """Return the stems of the units that are not tried again."""
+        """Return the stems of the units with too many failed attempts."""
         return {name for name, count in self._counts().items() if count >= self._limit}
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Remove all records, so that every unit may be tried again."""
         self._folder.remove_many(self._folder.names(FAILED))
 
@@ -268,7 +268,7 @@ class Failures:
 
 
 def read_failures(folder: Folder) -> list[Failure]:
-    """Return all failed attempts, by unit and attempt; records that cannot be read are left out."""
+    """Return all failed attempts, sorted by unit and attempt; unreadable records are skipped."""
     found = folder.read_many(folder.names(FAILED))
     rows = [row for row in map(_parsed_failure, found.values()) if row is not None]
     return sorted(rows, key=lambda row: (row.key, row.attempt))

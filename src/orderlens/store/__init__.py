@@ -1,4 +1,4 @@
 """The trace store: run folders, their schema, writers and readers."""
 
 NAMED_GRADER = "named-option"
-"""The rule that takes the option which the response names: such verdicts have no level of guessing."""
+"""The grader that extracts the option named in the response; its verdicts have no chance level."""

@@ -1,6 +1,6 @@
-"""What must hold in every stored table; used before a commit and again by ``verify``.
+"""Checks of stored tables, applied before a commit and again by ``verify``.
 
-Works on sorted tables with whole traces. Knows columns, not files.
+They work on sorted tables with complete traces. Does not depend on files.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ CHECKED_COLUMNS = (*TRACE_KEY, "step", "forward", "position", "logq", "n_committ
 
 
 def check_table(name: str, table: pa.Table, unit: str) -> None:
-    """Refuse a table that a run must not hold.
+    """Reject a table that must not be stored.
 
     Raises:
         ModelOutputError: ``logq`` is NaN or positive.
-        UserInputError: steps or positions do not form whole traces.
+        UserInputError: steps or positions do not form complete traces.
     """
     values = logq_problem(table) if name in _CHECKS else None
     if values:
         raise ModelOutputError(f"unit '{unit}': {values}; the model's log-probabilities are not normalised")
     shape = next((text for check in _CHECKS.get(name, ()) if (text := check(table))), None)
     if shape:
-        raise UserInputError(f"unit '{unit}': {shape}; a unit holds whole traces")
+        raise UserInputError(f"unit '{unit}': {shape}; a unit must contain complete traces")
 
 
 def table_problems(name: str, table: pa.Table) -> list[str]:
-    """Return what is wrong with a sorted table, one line per kind of problem."""
+    """Return the problems of a sorted table, one line per kind."""
     checks = (logq_problem, *_CHECKS[name]) if name in _CHECKS else ()
     return [text for check in checks if (text := check(table))]
 
 
 def logq_problem(table: pa.Table) -> str | None:
-    """Say which ``logq`` is not a log-probability: NaN or above 0 (null only where nothing was revealed)."""
+    """Describe the ``logq`` values that are NaN or above 0; null is allowed."""
     values = table["logq"].to_numpy()
     bad = np.flatnonzero(~(values <= 0) & table["logq"].is_valid().to_numpy())
     return f"logq = {values[bad[0]]} at {_where(table, int(bad[0]))}{_more(bad)}" if len(bad) else None
 
 
 def trace_problem(table: pa.Table) -> str | None:
-    """Say where steps are not 0…n−1 or a position occurs twice within a trace."""
+    """Describe where the steps of a trace are not 0…n−1, or a position occurs twice."""
     starts = trace_starts(table)
     lengths = np.diff(starts, append=table.num_rows)
     expected = np.arange(table.num_rows) - np.repeat(starts, lengths)
@@ -64,7 +64,7 @@ def trace_problem(table: pa.Table) -> str | None:
 
 
 def pass_problem(table: pa.Table) -> str | None:
-    """Say where ``forward`` goes back within a trace, or ``n_committed`` is less than a pass revealed."""
+    """Describe where ``forward`` decreases in a trace, or a pass has more reveals than ``n_committed``."""
     forward = table["forward"].to_numpy()
     traces = np.zeros(table.num_rows, bool)
     traces[trace_starts(table)] = True
@@ -83,7 +83,7 @@ def pass_problem(table: pa.Table) -> str | None:
 
 
 def revision_problem(table: pa.Table) -> str | None:
-    """Say which revision has not the tokens of its event: a remask no new one, a reveal no old one."""
+    """Describe revisions with the wrong tokens: a remask has no new token, a reveal has no old one."""
     event = table["event"].to_numpy(zero_copy_only=False)
     old, new = (table[name].is_valid().to_numpy() for name in ("old_token", "new_token"))
     wrong = np.flatnonzero(
@@ -100,11 +100,11 @@ def revision_problem(table: pa.Table) -> str | None:
 
 
 _CHECKS = {"reveals": (trace_problem, pass_problem), "revisions": (revision_problem,)}
-"""Table → what must hold besides the values of ``logq``."""
+"""Table → its checks, in addition to that of ``logq``."""
 
 
 def _repeated(trace: NDArray[np.int64], position: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the rows whose (trace, position) occurred before."""
+    """Return the rows that repeat a (trace, position) of an earlier row."""
     ranked = np.lexsort((position, trace))
     same = (np.diff(trace[ranked]) == 0) & (np.diff(position[ranked]) == 0)
     return np.sort(ranked[1:][same])

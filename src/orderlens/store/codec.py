@@ -1,10 +1,10 @@
 """Tables to Parquet bytes and back, compactly and without loss.
 
-Two things are not stored: columns that are null throughout, and values that follow from another column (the
-target's log-probability is ``logq`` when scoring; the maximum is ``logq`` wherever the argmax was revealed).
-Such values are null in the file, the file's metadata names the columns to fill, and reading restores them
-bit for bit, in Arrow and in SQL. Values that do not follow are stored, so nothing is approximated. Row
-groups end where traces end. Knows columns, not folders.
+Two kinds of values are not stored: columns that contain only nulls, and values that follow from another
+column. When scoring, the target's log-probability equals ``logq``; where the argmax was revealed, so does the
+maximum. Such values are null in the file, and the file's metadata names the columns to fill. Reading restores
+them bit for bit, in Arrow and in SQL. All other values are stored exactly. Row groups end where traces end.
+Does not depend on folders.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from orderlens.store.schema import REAL_COLUMNS, SCHEMA_VERSION, SCHEMAS, SORT_KEYS, TRACE_KEY
 
 ROW_GROUP_ROWS = 1 << 15
-GROUPS_AT_ONCE = 4
-"""Row groups read together: bounds the memory of a scan at about a hundred thousand rows."""
+GROUPS_PER_READ = 4
+"""Row groups per read; limits the memory of a scan to about 100,000 rows."""
 METADATA_KEY = b"orderlens"
 _DELTA = ("block", "step", "forward", "position")
 _SPLIT = ("token_id",)
@@ -34,12 +34,12 @@ ZSTD_LEVEL = 12  # a few µs per row; generating a row takes far longer
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """How one column follows from others.
+    """The rule by which one column follows from others.
 
     Attributes:
-        columns: those that are read.
-        function: makes the column of them.
-        expression: the same as SQL, with a place for each.
+        columns: the input columns.
+        function: computes the column from them.
+        expression: the same as SQL, with one placeholder per input column.
     """
 
     columns: tuple[str, ...]
@@ -51,7 +51,7 @@ class Derived:
         return self.function(*(table[name] for name in self.columns))
 
     def sql(self, column: Callable[[str], str]) -> str:
-        """Return the implied column as SQL; ``column`` gives the SQL of those that are read."""
+        """Return the implied column as SQL; ``column`` gives the SQL of an input column."""
         return self.expression.format(*map(column, self.columns))
 
 
@@ -65,20 +65,20 @@ DERIVED = {
         ("is_argmax", "second_logprob", "max_logprob"), pc.if_else, "CASE WHEN {} THEN {} ELSE {} END"
     ),
 }
-"""Columns of ``reveals`` that a part need not store. One may read those above it."""
+"""Columns of ``reveals`` that a part need not store. A rule may use the columns before it."""
 
 
 def sort_rows(table: pa.Table, name: str) -> pa.Table:
-    """Return the rows sorted by trace, then by what orders the rows of one (``step``, …); stable."""
+    """Return the rows sorted by trace, then by the sort keys of the table (``step``, …); stable."""
     keys = ["run", *TRACE_KEY, *SORT_KEYS.get(name, ())]
     present = _ascending(key for key in keys if key in table.column_names)
     return table.take(pc.sort_indices(table, sort_keys=present)) if present else table
 
 
 def sort_traces(table: pa.Table) -> pa.Table:
-    """Return reveals sorted by trace, when each trace is already whole, contiguous and sorted by step.
+    """Return reveals sorted by trace, if each trace is already complete, contiguous and sorted by step.
 
-    Gives the same rows as ``sort_rows`` but compares one row per trace instead of all.
+    The result is that of ``sort_rows``, but only one row per trace is compared.
     """
     starts = trace_starts(table)
     ranked = np.asarray(
@@ -96,7 +96,7 @@ def _ascending(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def trace_starts(table: pa.Table, columns: Sequence[str] = (*TRACE_KEY, "run")) -> NDArray[np.int64]:
-    """Return the rows at which each trace (or each run of equal ``columns``) begins.
+    """Return the first row of each trace (or of each stretch of rows with equal ``columns``).
 
     The rows of a trace must be contiguous. Columns that the table lacks are ignored.
     """
@@ -111,7 +111,7 @@ def trace_starts(table: pa.Table, columns: Sequence[str] = (*TRACE_KEY, "run")) 
 
 
 def _changes(column: pa.ChunkedArray) -> NDArray[np.bool_] | np.bool_:
-    """Return where a value differs from the one before (null equals null), shape [rows − 1]."""
+    """Return where a value differs from the previous one (null equals null), shape [rows − 1]."""
     if column.null_count == len(column):
         return np.bool_(False)
     plain = pa.types.is_primitive(column.type) and not column.null_count
@@ -128,10 +128,10 @@ def _codes(column: pa.ChunkedArray) -> NDArray[np.int32]:
 
 def encode(name: str, table: pa.Table, metadata: Mapping[str, Any]) -> tuple[bytes, str]:
     """Return the Parquet bytes of a sorted table of ``name``, and a digest of their layout."""
-    slim, filled = _slim(name, table)
+    slim, filled = _compacted(name, table)
     note = {"schema_version": SCHEMA_VERSION, "table": name, "filled": filled, **metadata}
     sink = pa.BufferOutputStream()
-    # The types of reveals need no Arrow schema beside Parquet's own; it would cost 2 kB per part.
+    # Parquet's schema is enough for the types of reveals; an Arrow schema would add 2 kB per part.
     arrow_schema = name != "reveals"
     with pq.ParquetWriter(sink, slim.schema, store_schema=arrow_schema, **_options(slim.schema)) as writer:
         writer.add_key_value_metadata({METADATA_KEY: json.dumps(note, sort_keys=True).encode()})
@@ -147,6 +147,8 @@ def _layout(schema: pa.Schema, filled: Sequence[str]) -> str:
 
 def _options(schema: pa.Schema) -> dict[str, Any]:
     encoding = {field.name: kind for field in schema if (kind := _encoding(field)) is not None}
+    codes = [f"{field.name}.list.element" for field in schema if field.type == pa.list_(pa.uint16())]
+    encoding |= dict.fromkeys(codes, "BYTE_STREAM_SPLIT")
     return {
         "compression": "zstd",
         "compression_level": ZSTD_LEVEL,
@@ -162,7 +164,7 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _encoding(field: pa.Field) -> str | None:
-    """Return the encoding of a column that a dictionary would not help."""
+    """Return the encoding of a column that does not benefit from a dictionary."""
     if field.name in _DELTA and field.type == pa.int32():
         return "DELTA_BINARY_PACKED"
     real = field.type in (pa.float32(), pa.float64()) and field.name != "temperature"
@@ -174,22 +176,22 @@ def _plain(kind: pa.DataType) -> bool:
 
 
 def _groups(table: pa.Table | None, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield row-group bounds of about ROW_GROUP_ROWS rows that never cut a trace."""
+    """Yield row-group bounds of about ROW_GROUP_ROWS rows; no group ends inside a trace."""
     cuts = np.arange(0, rows, ROW_GROUP_ROWS) if table is None else trace_starts(table)
     start = 0
     while start < rows:
-        ahead = cuts[np.searchsorted(cuts, start + ROW_GROUP_ROWS) :]
-        stop = int(ahead[0]) if len(ahead) else rows
+        later = cuts[np.searchsorted(cuts, start + ROW_GROUP_ROWS) :]
+        stop = int(later[0]) if len(later) else rows
         yield start, stop
         start = stop
 
 
-def _slim(name: str, table: pa.Table) -> tuple[pa.Table, list[str]]:
+def _compacted(name: str, table: pa.Table) -> tuple[pa.Table, list[str]]:
     """Return the table without implied values and empty columns, and the columns to fill when reading."""
     filled: list[str] = []
     slim = table
     for column, rule in DERIVED.items() if name == "reveals" else ():
-        thinned = _thin(table, column, rule)
+        thinned = _nulled(table, column, rule)
         if thinned is not None:
             slim = slim.set_column(slim.column_names.index(column), column, thinned)
             filled.append(column)
@@ -199,16 +201,16 @@ def _slim(name: str, table: pa.Table) -> tuple[pa.Table, list[str]]:
 
 
 def _restorable(name: str, column: str) -> bool:
-    """Only columns of the schema come back when they are not stored; the key is always stored."""
+    """Return whether a reader can restore a missing column: only those of the schema; key columns never."""
     return name in SCHEMAS and column in SCHEMAS[name].names and column not in TRACE_KEY
 
 
-def _thin(table: pa.Table, column: str, rule: Derived) -> pa.ChunkedArray | None:
-    """Return ``column`` with nulls where the rule implies it, or None when the rule does not help."""
+def _nulled(table: pa.Table, column: str, rule: Derived) -> pa.ChunkedArray | None:
+    """Return ``column`` with nulls where the rule implies its value, or None if this saves nothing."""
     if any(table[item].null_count for item in (column, *rule.columns)) or not table.num_rows:
         return None
     same = _same_bits(table[column], rule.value(table))
-    if same.mean() < 0.05:  # the null flags would cost more than they save
+    if same.mean() < 0.05:  # below this share the null flags cost more than they save
         return None
     return pc.if_else(pa.array(same), pa.scalar(None, table[column].type), table[column])
 
@@ -219,12 +221,12 @@ def _same_bits(left: pa.ChunkedArray, right: pa.ChunkedArray) -> NDArray[np.bool
 
 
 def stored_schema(file: pq.ParquetFile) -> pa.Schema:
-    """Return the columns that a part really holds, with the file's metadata."""
+    """Return the columns stored in a part, with the file's metadata."""
     return file.schema_arrow.with_metadata(file.metadata.metadata)
 
 
 def part_note(schema: pa.Schema) -> dict[str, Any]:
-    """Return what ``encode`` noted in a part's metadata; empty for a file that is not ours."""
+    """Return the metadata that ``encode`` wrote to a part; empty for other files."""
     raw = (schema.metadata or {}).get(METADATA_KEY)
     try:
         note = json.loads(raw) if raw else {}
@@ -234,17 +236,17 @@ def part_note(schema: pa.Schema) -> dict[str, Any]:
 
 
 def filled_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns that a part leaves to the rules."""
+    """Return the columns of a part with values to restore."""
     return list(part_note(schema).get("filled", []))
 
 
 def full_schema(name: str, stored: pa.Schema) -> pa.Schema:
-    """Return the schema of the restored table: declared columns first, then the file's own."""
+    """Return the schema of the restored table: declared columns first, then additional ones of the file."""
     real = _real(stored)
     declared = [] if name not in SCHEMAS else [_declared(field, real) for field in SCHEMAS[name]]
     names = {field.name for field in declared}
-    own = [pa.field(field.name, field.type) for field in stored if field.name not in names]
-    return pa.schema([*declared, *own])
+    additional = [pa.field(field.name, field.type) for field in stored if field.name not in names]
+    return pa.schema([*declared, *additional])
 
 
 def _real(stored: pa.Schema) -> pa.DataType | None:
@@ -257,21 +259,21 @@ def _declared(field: pa.Field, real: pa.DataType | None) -> pa.Field:
     return pa.field(field.name, kind)
 
 
-def needed(columns: Iterable[str], filled: Sequence[str]) -> list[str]:
+def columns_needed(columns: Iterable[str], filled: Sequence[str]) -> list[str]:
     """Return the columns to read so that ``columns`` can be restored."""
     result = list(dict.fromkeys(columns))
-    for column in result:  # grows while it is walked: rules may read columns of other rules
+    for column in result:  # the list grows during the loop: rules may use columns of other rules
         if column in filled:
             result += [item for item in DERIVED[column].columns if item not in result]
     return result
 
 
 def restore(name: str, stored: pa.Table, columns: Sequence[str], file_schema: pa.Schema) -> pa.Table:
-    """Return ``columns`` of the full table from what was stored."""
+    """Return ``columns`` of the full table from the stored columns."""
     filled = filled_columns(file_schema)
     schema = full_schema(name, file_schema)
     table = stored
-    for column in needed(columns, filled):
+    for column in columns_needed(columns, filled):
         if column not in table.column_names:
             table = table.append_column(column, pa.nulls(table.num_rows, schema.field(column).type))
     for column, rule in DERIVED.items():
@@ -284,7 +286,7 @@ def restore(name: str, stored: pa.Table, columns: Sequence[str], file_schema: pa
 
 
 def _as_read(table: pa.Table, field: pa.Field) -> pa.Field:
-    """Keep dictionary columns as they were read."""
+    """Return the field with its dictionary type if it was read as a dictionary."""
     kind = table.schema.field(field.name).type
     return pa.field(field.name, kind if pa.types.is_dictionary(kind) else field.type)
 
@@ -301,10 +303,10 @@ def read_groups(
     """Yield the row groups of a part as restored tables, a few at a time."""
     schema = stored_schema(file)
     wanted = list(columns) if columns is not None else full_schema(name, schema).names
-    stored = [item for item in needed(wanted, filled_columns(schema)) if item in schema.names]
+    stored = [item for item in columns_needed(wanted, filled_columns(schema)) if item in schema.names]
     chosen = list(range(file.num_row_groups)) if groups is None else list(groups)
-    for start in range(0, len(chosen), GROUPS_AT_ONCE):
-        batch = chosen[start : start + GROUPS_AT_ONCE]
+    for start in range(0, len(chosen), GROUPS_PER_READ):
+        batch = chosen[start : start + GROUPS_PER_READ]
         rows = sum(file.metadata.row_group(group).num_rows for group in batch)
         table = file.read_row_groups(batch, columns=stored) if stored else _no_columns(rows)
         yield restore(name, table, wanted, schema)
@@ -312,7 +314,7 @@ def read_groups(
 
 def groups_with_sample(file: pq.ParquetFile, sample_id: str) -> list[int]:
     """Return the row groups whose range of sample ids includes ``sample_id``."""
-    column = file.schema_arrow.names.index("sample_id")  # only flat columns stand before it
+    column = file.schema_arrow.names.index("sample_id")  # all columns before it are flat
     found = []
     for group in range(file.num_row_groups):
         range_ = file.metadata.row_group(group).column(column).statistics
@@ -322,5 +324,5 @@ def groups_with_sample(file: pq.ParquetFile, sample_id: str) -> list[int]:
 
 
 def _no_columns(rows: int) -> pa.Table:
-    """Return a table with rows and no columns (every wanted column is null throughout)."""
+    """Return a table with rows and no columns (all requested columns contain only nulls)."""
     return pa.table({"_": pa.nulls(rows)}).select([]) if rows == 0 else pa.table({"_": pa.nulls(rows)})

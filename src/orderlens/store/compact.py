@@ -1,14 +1,14 @@
-"""Compaction: many small parts become few large ones, without a moment in which rows are lost or doubled.
+"""Compaction: merge many small parts into few large ones, atomically for readers.
 
-New parts and their records are written beside the old ones; one new catalog switches readers over; only then
-are the old files removed. A crash at any point leaves either the old or the new state, plus files that nobody
-reads and the next compaction removes. Tasks and orders with enough rows get parts of their own, under
+New parts and their records are written first. One new catalog then switches readers to them, and only after
+that the old files are removed. A crash at any point leaves either the old or the new state, plus unused files
+that the next compaction removes. Tasks and orders with enough rows get separate parts, under
 ``parts/<table>/task=…/order=…/``.
 
-``remove_leftovers`` also clears what killed workers left in a complete run. It removes only files that this
-package wrote and that nothing can need any more: parts of units that are committed in other parts, records
-and catalogs that a newer catalog replaces, claims and failed attempts on committed units, and writes in
-progress of dead processes. Foreign files are never touched.
+``remove_leftovers`` also removes the leftovers of killed workers in a complete run. It removes only files
+that this package wrote and no longer needs: parts of units that are committed in other parts, records and
+catalogs that a newer catalog replaces, claims and failed attempts on committed units, and unfinished writes
+of dead processes. It never touches other files.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from orderlens.store.records import (
 from orderlens.store.specfile import read_spec, writable
 
 TARGET_ROWS = 1 << 21
-"""Reveals per merged bundle: as many as are sorted in memory at once (about 1 GB)."""
+"""Reveals per merged bundle; they are sorted in memory (about 1 GB)."""
 PARTITION_ROWS = 1 << 17
-"""Rows per task and order from which a part of their own helps more than it costs."""
+"""Minimum number of rows of a task and order for a separate part."""
 _PART = re.compile(r"parts/.*?([^/]+)-[0-9a-f]{16}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What a compaction did."""
+    """Number and bytes of the parts before and after a compaction."""
 
     parts_before: int
     parts_after: int
@@ -66,8 +66,8 @@ def compact_run(folder: Folder, *, target_rows: int = TARGET_ROWS) -> Compaction
     """Merge the parts of a complete run into parts of about ``target_rows`` reveals.
 
     Raises:
-        RunError: the run is not complete, or somebody else is compacting it.
-        CorruptRunError: a part does not match its record; nothing was changed.
+        RunError: the run is not complete, or another process is compacting it.
+        CorruptRunError: a part does not match its record; the run is unchanged.
     """
     digest = writable(folder, read_spec(folder)).digest
     if read_completion(folder) is None:
@@ -76,7 +76,9 @@ def compact_run(folder: Folder, *, target_rows: int = TARGET_ROWS) -> Compaction
         before = trusted(folder, load_snapshot(folder))
         after = _merge_all(folder, before, digest, target_rows)
         if after is not None and not save_catalog(folder, before, after):
-            raise RunError(f"{folder.label} was changed by another process meanwhile; run the command again")
+            raise RunError(
+                f"{folder.label} was changed by another process during compaction; run the command again"
+            )
         remove_leftovers(folder, merged=True)
         return _summary(before, trusted(folder, load_snapshot(folder)))
 
@@ -87,7 +89,7 @@ def _summary(before: Snapshot, after: Snapshot) -> Compaction:
 
 
 def _merge_all(folder: Folder, snapshot: Snapshot, digest: str, target_rows: int) -> list[Bundle] | None:
-    """Write the merged bundles; return all bundles of the next catalog, None when nothing is to do."""
+    """Write the merged bundles; return the bundles of the next catalog, or None without any merge."""
     result: list[Bundle] = []
     changed = False
     for group in _groups(snapshot.bundles, target_rows):
@@ -102,14 +104,14 @@ def _merge_all(folder: Folder, snapshot: Snapshot, digest: str, target_rows: int
 
 
 def _groups(bundles: Iterable[Bundle], target_rows: int) -> Iterator[list[Bundle]]:
-    """Yield the bundles that become one: same task and order, neighbouring samples, about the target size."""
-    homes: dict[tuple[tuple[str | None, ...], tuple[str, ...]], list[Bundle]] = {}
+    """Yield groups of bundles to merge: same tasks and orders, adjacent samples, about the target size."""
+    by_key: dict[tuple[tuple[str | None, ...], tuple[str, ...]], list[Bundle]] = {}
     for bundle in bundles:
-        homes.setdefault(_home(bundle), []).append(bundle)
-    for home in sorted(homes, key=str):
+        by_key.setdefault(_merge_key(bundle), []).append(bundle)
+    for key in sorted(by_key, key=str):
         group: list[Bundle] = []
         rows = 0
-        for bundle in sorted(homes[home], key=lambda item: (item.first or "", min(item.units))):
+        for bundle in sorted(by_key[key], key=lambda item: (item.first or "", min(item.units))):
             size = bundle.rows("reveals")
             if group and rows + size > target_rows:
                 yield group
@@ -119,13 +121,13 @@ def _groups(bundles: Iterable[Bundle], target_rows: int) -> Iterator[list[Bundle
         yield group
 
 
-def _home(bundle: Bundle) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
-    """Return what bundles must share to be merged: they may have several tasks or orders, but the same."""
+def _merge_key(bundle: Bundle) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
+    """Return the tasks and orders of a bundle; only bundles with the same ones are merged."""
     return bundle.tasks, bundle.orders
 
 
 def _merge(folder: Folder, group: Sequence[Bundle], digest: str) -> Bundle:
-    """Write the rows of some bundles as parts of one."""
+    """Write the rows of several bundles as the parts of one bundle."""
     units = {key: rows for bundle in group for key, rows in bundle.units.items()}
     environments = [item for bundle in group for item in bundle.environments]
     note = {"run": digest, "units": sorted(units)}
@@ -138,16 +140,16 @@ def _merge(folder: Folder, group: Sequence[Bundle], digest: str) -> Bundle:
         tables.append(
             table.select([item for item in ("sample_id", "order", "task") if item in table.column_names])
         )
-        for home, piece in _partitions(table):
-            prefix = "/".join(["parts", name, *home, merged_stem(units)])
-            part, data = make_part(name, prefix, piece, note)
+        for folders, rows in _partitions(table):
+            prefix = "/".join(["parts", name, *folders, merged_stem(units)])
+            part, data = make_part(name, prefix, rows, note)
             folder.put(part.path, data)
             parts.append(part)
     return make_bundle(tables, units, parts, environments)
 
 
 def _partitions(table: pa.Table) -> Iterator[tuple[list[str], pa.Table]]:
-    """Yield (hive folders, rows): one part per task and order where these are large, else one part."""
+    """Yield (hive folders, rows): one part per task and order if these have enough rows, else one part."""
     columns = [name for name in ("task", "order") if name in table.column_names]
     starts = trace_starts(table, columns).tolist()
     if len(starts) > 1 and table.num_rows < len(starts) * PARTITION_ROWS:
@@ -155,16 +157,16 @@ def _partitions(table: pa.Table) -> Iterator[tuple[list[str], pa.Table]]:
         return
     for start, stop in pairwise([*starts, table.num_rows]):
         values = {name: table[name][start].as_py() for name in columns}
-        home = [hive_folder(name, value) for name, value in values.items() if value is not None]
-        yield home, table.slice(start, stop - start)
+        folders = [hive_folder(name, value) for name, value in values.items() if value is not None]
+        yield folders, table.slice(start, stop - start)
 
 
 def _read_all(folder: Folder, name: str, parts: Sequence[Part]) -> pa.Table:
-    """Return the sorted rows of some parts; refuses parts that do not match their records."""
+    """Return the sorted rows of parts, after comparing them with their records."""
     tables = []
     for part in parts:
         try:
-            with opened(folder, part, afresh=True) as file:
+            with opened(folder, part, recheck=True) as file:
                 tables += list(read_groups(name, file))
         except FileNotFoundError as error:
             raise CorruptRunError(_damage(folder, f"{part.path} is missing")) from error
@@ -173,7 +175,8 @@ def _read_all(folder: Folder, name: str, parts: Sequence[Part]) -> pa.Table:
     table = pa.concat_tables(tables, promote_options="permissive")
     if table.num_rows != sum(part.rows for part in parts):
         raise CorruptRunError(
-            f"{folder.label}: the parts of '{name}' hold {table.num_rows} rows, not as recorded"
+            f"{folder.label}: the parts of '{name}' contain {table.num_rows} rows instead of the recorded "
+            f"{sum(part.rows for part in parts)}; run: orderlens runs verify {folder.label} --repair"
         )
     return sort_traces(table) if name == "reveals" else sort_rows(table, name)
 
@@ -183,13 +186,13 @@ def _damage(folder: Folder, what: str) -> str:
 
 
 def leftovers(names: Iterable[str], snapshot: Snapshot, *, merged: bool) -> list[str]:
-    """Return the files of a run that are ours and useless; ``merged`` includes those of compactions."""
-    kept = {part.path for part in snapshot.parts()} | {bundle.record for bundle in snapshot.bundles}
+    """Return the files that orderlens wrote and no longer needs; ``merged`` includes those of compactions."""
+    in_use = {part.path for part in snapshot.parts()} | {bundle.record for bundle in snapshot.bundles}
     done = {stem(key) for key in snapshot.unit_keys()}
     replaced = {catalog_file(number) for number in catalogs(names) if number < snapshot.generation}
     replaced |= set(snapshot.obsolete)
 
-    def useless(name: str) -> bool:
+    def unneeded(name: str) -> bool:
         if _is_merged(name):
             return merged
         return (
@@ -198,7 +201,7 @@ def leftovers(names: Iterable[str], snapshot: Snapshot, *, merged: bool) -> list
             or not done.isdisjoint((leased_stem(name), failed_stem(name), _part_stem(name)))
         )
 
-    return sorted(name for name in names if name not in kept and useless(name))
+    return sorted(name for name in names if name not in in_use and unneeded(name))
 
 
 def _part_stem(name: str) -> str | None:
@@ -208,20 +211,20 @@ def _part_stem(name: str) -> str | None:
 
 
 def _is_merged(name: str) -> bool:
-    """Say whether a part or record was written by a compaction."""
+    """Return whether a part or record was written by a compaction."""
     return name.rsplit("/", 1)[-1].startswith(MERGED)
 
 
 def remove_leftovers(folder: Folder, *, merged: bool = False) -> list[str]:
-    """Remove the leftovers of a run whose catalog is sound; return what was removed.
+    """Remove the leftovers of a run, unless its records are damaged; return the removed files.
 
     Args:
         folder: the run.
-        merged: also remove unused files of compactions; only for the one who holds the maintenance claim,
-            because the files of a compaction in progress look the same.
+        merged: also remove unused files of compactions. Needs the maintenance lease, because the files of a
+            compaction in progress look the same.
     """
     names = folder.names()
     snapshot = load_snapshot(folder)
-    gone = [] if snapshot.damaged else leftovers(names, snapshot, merged=merged)
-    folder.remove_many(gone)
-    return gone
+    removed = [] if snapshot.damaged else leftovers(names, snapshot, merged=merged)
+    folder.remove_many(removed)
+    return removed

@@ -1,4 +1,4 @@
-"""A folder on a local disk, and ``open_folder``: the folder behind a path or an address. Knows no runs."""
+"""A folder on a local disk, and ``open_folder`` for a path or an address. Does not depend on runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from orderlens.common.files import lost_slash
 from orderlens.common.machine import is_dead, process_tag
 from orderlens.errors import MissingPackageError, RunError, UserInputError, one_line
 from orderlens.store.protocol import Folder, Stamp, remedy, storage_errors
@@ -20,7 +21,7 @@ from orderlens.store.protocol import Folder, Stamp, remedy, storage_errors
 TEMPORARY = ".tmp-"
 """Prefix of the file name of a write in progress."""
 SETTLED_NS = 2_000_000_000
-"""Age from which a file's times tell its versions apart (some disks count in steps of two seconds)."""
+"""Minimum age at which file times distinguish versions (some file systems have a resolution of 2 s)."""
 
 
 class LocalFolder:
@@ -91,7 +92,7 @@ class LocalFolder:
         return found
 
     def names(self, under: str = "", *, deep: bool = True) -> list[str]:
-        """Return the names of the files under a subfolder, without a look at each."""
+        """Return the names of the files under a subfolder, without opening them."""
         with storage_errors("list files", self.label):
             return sorted(self._walk(under, deep=deep))
 
@@ -122,15 +123,15 @@ class LocalFolder:
             (self.root / source).replace(self.root / target)
 
     def open(self, name: str) -> pa.NativeFile:
-        """Open a file for reading, without Python in between."""
+        """Open a file for reading with Arrow's native reader."""
         return pa.OSFile(str(self.root / name), "rb")
 
     def fetch(self, name: str) -> pa.NativeFile:
-        """Open a file for reading; the system's cache serves the second time."""
+        """Open a file for reading; the operating system caches it."""
         return self.open(name)
 
     def stamp(self, name: str) -> Stamp | None:
-        """Return the file's identity, size and times; None while a change could go unnoticed in them."""
+        """Return the file's identity, size and times; None while these might not show a change."""
         found = (self.root / name).stat()
         if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) < SETTLED_NS:
             return None
@@ -144,13 +145,13 @@ class LocalFolder:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """A folder that vanished or never was holds nothing; one that may not be listed is not empty."""
+    """Raise the error unless the folder does not exist: a missing folder counts as empty."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
 
 def _link(temporary: Path, target: Path) -> bool:
-    """Give ``temporary`` its final name unless that is taken."""
+    """Give ``temporary`` its final name, unless that file exists."""
     try:
         os.link(temporary, target)
     except FileExistsError:
@@ -163,9 +164,9 @@ def _link(temporary: Path, target: Path) -> bool:
 
 
 def _reserve(temporary: Path, target: Path) -> bool:
-    """Do the same on a disk without hard links: O_EXCL decides who wins, a rename brings the content.
+    """Do the same on a disk without hard links: O_EXCL reserves the name, a rename adds the content.
 
-    A crash in between leaves an empty file, which readers of records treat as absent.
+    A crash between the two leaves an empty file, which readers of records treat as absent.
     """
     try:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -176,7 +177,7 @@ def _reserve(temporary: Path, target: Path) -> bool:
 
 
 def _sync_folder(folder: Path, durable: bool) -> None:
-    """Make a rename durable; Windows cannot open folders and needs no such call."""
+    """Make a rename durable; on Windows this is neither possible nor needed."""
     if not durable or os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -187,7 +188,7 @@ def _sync_folder(folder: Path, durable: bool) -> None:
 
 
 def is_abandoned(name: str) -> bool:
-    """Say whether a file is a write in progress whose process is gone."""
+    """Return whether a file is an unfinished write of a dead process."""
     base = name.rsplit("/", 1)[-1]
     return base.startswith(TEMPORARY) and is_dead(base.removeprefix(TEMPORARY).rpartition("-")[0])
 
@@ -197,7 +198,7 @@ def open_folder(path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
 
     Args:
         path: path or address.
-        filesystem: an fsspec or pyarrow file system that ``path`` lives on; None derives it from ``path``.
+        filesystem: the fsspec or pyarrow file system of ``path``; None derives it from ``path``.
     """
     if filesystem is None and "://" not in str(path):
         return _local(path)
@@ -223,34 +224,43 @@ def _remote_files(fsspec: Any, address: str) -> tuple[Any, str]:
     except ImportError as error:
         raise MissingPackageError(f"{address} needs another package ({one_line(error)})") from error
     except ValueError as error:
-        raise RunError(f"{address} is no address of a folder ({one_line(error)})") from error
+        raise RunError(
+            f"{address} is not the address of a folder ({one_line(error)}); "
+            "give a path or an address such as s3://bucket/run"
+        ) from error
+    except OSError as error:
+        raise RunError(
+            f"{address} cannot be reached ({one_line(error)}); give a path or an address such as s3://bucket/run"
+        ) from error
     return found
 
 
 def _local(path: str | os.PathLike[str]) -> LocalFolder:
     if "\0" in str(path):
-        raise UserInputError(f"{path!r} cannot be a folder: its name holds a zero byte")
+        raise UserInputError(f"{path!r} cannot be a folder: its name contains a zero byte; use another name")
+    if (meant := lost_slash(str(path))) is not None:
+        raise RunError(f"'{path}' is an address without its second slash; did you mean {meant}?")
     try:
         if not str(path):
-            raise RunError("the path of the run folder is empty; name the folder")
+            raise RunError("the path of the run folder is empty; give a folder")
         found = Path(path)
         _refuse_files(found)
         if found.absolute() == found.absolute().parent:
-            raise RunError(f"{path} is the root of the disk, not the folder of a run; give a folder in it")
+            raise RunError(f"{path} is the root of the disk, not a run folder; give a folder in it")
         return LocalFolder(path)
-    except OSError as error:  # the name is too long, a parent may not be entered, no working directory
+    except OSError as error:  # the name is too long, a parent is not accessible, no working directory
         raise RunError(f"{_shortened(path)} cannot be a folder: {remedy(error, writing=False)}") from error
 
 
 def _refuse_files(path: Path) -> None:
-    """Refuse a path that is a file, leads through one, or through a link to nowhere."""
+    """Reject a path that is a file, has a file as parent, or contains a broken link."""
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file, not a folder; give the folder of a run")
     for part in (path, *path.parents):
         if part.is_symlink() and not part.exists():
             raise RunError(
-                f"{part} is a link to {part.readlink()}, which does not exist; make that folder, or remove "
-                "the link"
+                f"{part} is a link to {part.readlink()}, which does not exist; create that folder or "
+                "remove the link"
             )
         if part.exists() and not part.is_dir():
             raise RunError(f"{path} cannot be a folder: {part} is a file; choose another place")

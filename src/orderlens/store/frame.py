@@ -1,4 +1,4 @@
-"""A table on request: ``Frame`` loads nothing until it is asked for Arrow, pandas or Polars."""
+"""``Frame``: a lazy table that loads its rows when it is converted to Arrow, pandas or Polars."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-SHOWN = 5
-"""Rows that a frame shows of itself."""
+PREVIEW_ROWS = 5
+"""Rows in the text or HTML form of a frame."""
 Loader = Callable[[Sequence[str] | None], pa.Table]
-"""Returns the table with the given columns, or with all."""
+"""Returns the table with the given columns; None: with all columns."""
 Peek = Callable[[int], tuple[pa.Table, int]]
-"""Returns the first so many rows, and how many there are in all, without reading the rest."""
+"""Takes n; returns the first n rows and the total number of rows, without reading the other rows."""
 
 
 class Frame:
-    """A table that is read when asked for.
+    """A lazy table.
 
     Attributes:
         schema: names and types of its columns.
@@ -44,7 +44,7 @@ class Frame:
 
     @classmethod
     def of(cls, table: pa.Table) -> Frame:
-        """Wrap a table that is already there."""
+        """Wrap a table that is already in memory."""
         return cls(table.schema, lambda columns: table if columns is None else table.select(list(columns)))
 
     @property
@@ -73,7 +73,7 @@ class Frame:
         return frame
 
     def to_duckdb(self) -> Any:
-        """Return a lazy DuckDB relation: over the files where there are files."""
+        """Return a lazy DuckDB relation: over the files of a stored run, else over the table in memory."""
         if self._relation is not None:
             return self._relation()
         return import_duckdb().from_arrow(self.to_arrow())
@@ -84,26 +84,26 @@ class Frame:
 
     def head(self, n: int = 5) -> Frame:
         """Return the first ``n`` rows."""
-        return Frame.of(self._beginning(n)[0])
+        return Frame.of(self._first_rows(n)[0])
 
-    def _beginning(self, n: int) -> tuple[pa.Table, int]:
+    def _first_rows(self, n: int) -> tuple[pa.Table, int]:
         if self._peek is not None:
             return self._peek(n)
         table = self._load(None)
         return table.slice(0, n), table.num_rows
 
     def __repr__(self) -> str:
-        table, n_rows = self._beginning(SHOWN)
+        table, n_rows = self._first_rows(PREVIEW_ROWS)
         return first_rows(table.to_pydict(), n_rows)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
-        table, n_rows = self._beginning(SHOWN)
+        """Return the HTML for a notebook."""
+        table, n_rows = self._first_rows(PREVIEW_ROWS)
         return first_rows_html(table.to_pydict(), n_rows)
 
 
 def import_duckdb() -> Any:
-    """Return the duckdb module, or say how to install it."""
+    """Return the duckdb module; an error says how to install it."""
     try:
         import duckdb
     except ImportError as error:
@@ -112,13 +112,13 @@ def import_duckdb() -> Any:
 
 
 def chosen_columns(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of some columns, all by default; an unknown one is answered with the nearest."""
+    """Return the schema of some columns, all by default; for an unknown name the error suggests another."""
     for name in columns or ():
         refuse_unknown("column", name, schema.names)
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 
-def fitted(chunk: pa.Table, schema: pa.Schema, run: str) -> pa.Table:
+def with_schema(chunk: pa.Table, schema: pa.Schema, run: str) -> pa.Table:
     """Return the chunk with exactly the columns and types of ``schema``."""
     columns = []
     for field in schema:

@@ -1,11 +1,11 @@
 """Leases: which worker computes which unit, and until when, without a common clock.
 
-A lease is a file (in the run's folder ``claims/``) that its owner rewrites with a growing beat. Others watch
-the beat with their own monotonic clock: unchanged for the stated time means dead, whatever the wall clocks
-say. On the same Linux machine a dead process is noticed at once. A takeover creates the next attempt's file,
-so only one of several rivals gets it. The file of a committed unit stays until the run is finished: whoever
-creates the first file of a unit knows by that alone that nobody had it, which is one request on an object
-store. Leases only avoid double work; that rows are never doubled is the commit's business.
+A lease is a file in the run's folder ``claims/`` that its owner rewrites with an increasing counter, the
+beat. Other workers watch the beat with their own monotonic clocks. If it does not change for the stated time,
+the owner counts as dead. A dead process on the same Linux machine is detected immediately. A takeover creates
+the file of the next attempt, so only one worker succeeds. The file of a committed unit stays until the run is
+finished: a worker that creates the first file of a unit knows that no worker had it before, with one request
+to an object store. Leases only avoid double work; the commit protocol guarantees that no row is stored twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Lease:
     Attributes:
         key: the unit.
         name: the file.
-        older: files of earlier attempts, which it replaces.
+        older: files of earlier attempts at the unit.
     """
 
     def __init__(self, book: LeaseBook, key: str, name: str, older: tuple[str, ...] = ()) -> None:
@@ -47,11 +47,11 @@ class Lease:
         self._book = book
 
     def release(self) -> None:
-        """Give the unit back; nothing happens once it is committed or failed."""
+        """Give the unit back; no effect after a commit or failure."""
         self._book.release(self)
 
     def fail(self) -> None:
-        """Leave the unit to whoever finds no fresh one: the work failed."""
+        """Mark the work as failed: another worker may retry the unit."""
         self._book.fail(self)
 
     def __enter__(self) -> Lease:
@@ -71,7 +71,7 @@ class _Sighting:
 
 
 class LeaseBook:
-    """The leases of one worker on one run, kept alive by a background thread."""
+    """The leases of one worker on one run, renewed by a background thread."""
 
     def __init__(self, folder: Folder, lease_s: float) -> None:
         self._folder = folder
@@ -85,16 +85,16 @@ class LeaseBook:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def take(self, key: str) -> Lease | None:
-        """Lease a unit that nobody had yet, or return None: one request, without a look at what is there."""
+    def acquire_new(self, key: str) -> Lease | None:
+        """Lease a unit that no worker had before, or return None; one request, without a listing."""
         return self._create(key, {})
 
     def acquire(self, key: str, names: Iterable[str] | None = None) -> Lease | None:
-        """Lease ``key``, or return None when a live worker has it.
+        """Lease ``key``, or return None if a live worker has it.
 
         Args:
             key: the unit.
-            names: the lease files as listed a moment ago; None lists them.
+            names: a recent listing of the lease files; None lists them.
         """
         attempts = _attempts(self._folder.names(_FOLDER) if names is None else names, key)
         if attempts and not self._expired(key, attempts[max(attempts)]):
@@ -102,7 +102,7 @@ class LeaseBook:
         return self._create(key, attempts)
 
     def _create(self, key: str, attempts: dict[int, str]) -> Lease | None:
-        """Write the next attempt's file. Earlier ones stay: without the first, ``take`` would succeed."""
+        """Write the file of the next attempt. Earlier files stay, so that ``acquire_new`` fails."""
         name = f"{_FOLDER}/{stem(key)}.{max(attempts, default=-1) + 1}.json"
         if not self._folder.create(name, self._content(key), durable=False):
             return None
@@ -114,7 +114,7 @@ class LeaseBook:
 
     def _expired(self, key: str, name: str) -> bool:
         content = read_lease(self._folder, name)
-        if content is not None and (is_dead(content.get("process")) or self._is_left(key, content)):
+        if content is not None and (is_dead(content.get("process")) or self._is_abandoned(key, content)):
             return True
         beat = None if content is None else (content.get("owner"), content.get("beat"))
         now = time.monotonic()
@@ -124,13 +124,13 @@ class LeaseBook:
             return False
         return now - seen.since > self._lease_of(content)
 
-    def _is_left(self, key: str, content: dict[str, Any]) -> bool:
-        """Whether its owner is done with it: the work failed, or it is our own from before a record broke."""
+    def _is_abandoned(self, key: str, content: dict[str, Any]) -> bool:
+        """Return whether its owner has stopped: the work failed, or this worker held it before a damage."""
         mine = content.get("owner") == self._owner and key not in self._held
         return mine or content.get("failed") is True
 
     def _lease_of(self, content: dict[str, Any] | None) -> float:
-        """Return the seconds that a lease states; our own where its file is damaged."""
+        """Return the duration that a lease states, in seconds; this worker's if its file is damaged."""
         stated = None if content is None else content.get("lease_s")
         return float(stated) if isinstance(stated, int | float) else self._lease
 
@@ -146,21 +146,21 @@ class LeaseBook:
         return json.dumps(value).encode()
 
     def release(self, lease: Lease) -> None:
-        """Stop renewing a lease and remove its files, its own last: until then nobody else can have it."""
-        if self._let_go(lease.key) is lease:
+        """Stop renewing a lease and remove its files, the current one last to keep other workers out."""
+        if self._stop_renewing(lease.key) is lease:
             self._folder.remove_many([*lease.older, lease.name])
 
     def fail(self, lease: Lease) -> None:
-        """Stop renewing a lease; its file says that the unit may be tried again."""
-        if self._let_go(lease.key) is lease:
+        """Stop renewing a lease and mark it as failed, so that the unit may be retried."""
+        if self._stop_renewing(lease.key) is lease:
             self._folder.put(lease.name, self._content(lease.key, failed=True), durable=False)
 
     def keep(self, key: str) -> None:
-        """Stop renewing a lease whose unit is committed; its file stays and tells others so."""
-        self._let_go(key)
+        """Stop renewing the lease of a committed unit; its file stays, so that no worker leases it again."""
+        self._stop_renewing(key)
 
-    def _let_go(self, key: str) -> Lease | None:
-        with self._lock:  # a renewal under way is waited for: it would bring the file back
+    def _stop_renewing(self, key: str) -> Lease | None:
+        with self._lock:  # waits for a renewal in progress, which would restore the file
             return self._held.pop(key, None)
 
     def _start(self) -> None:
@@ -178,11 +178,11 @@ class LeaseBook:
     def _renew_one(self, lease: Lease) -> None:
         try:
             self._folder.put(lease.name, self._content(lease.key), durable=False)
-        except (StorageError, OSError) as error:  # the next beat may work; a lost lease costs work, not rows
+        except (StorageError, OSError) as error:  # the next beat may succeed; a lost lease costs only time
             _log.warning("could not renew the lease on %s: %s", lease.key, error)
 
     def close(self) -> None:
-        """Stop the thread and give back what is still held."""
+        """Stop the thread and release the remaining leases."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -192,7 +192,7 @@ class LeaseBook:
 
 @contextmanager
 def maintenance(folder: Folder) -> Iterator[None]:
-    """Hold the one lease under which a run is compacted or repaired.
+    """Hold the lease that compaction and repair of a run require.
 
     Raises:
         RunError: another process holds it.
@@ -202,8 +202,8 @@ def maintenance(folder: Folder) -> Iterator[None]:
         lease = book.acquire(_MAINTENANCE)
         if lease is None:
             raise RunError(
-                f"{folder.label} is being compacted or repaired by another process; wait for it, or remove "
-                f"{_FOLDER}/{stem(_MAINTENANCE)}.*.json if that process is dead"
+                f"{folder.label} is being compacted or repaired by another process; wait for it to end, or "
+                f"remove {_FOLDER}/{stem(_MAINTENANCE)}.*.json if that process is dead"
             )
         with lease:
             yield
@@ -212,7 +212,7 @@ def maintenance(folder: Folder) -> Iterator[None]:
 
 
 def live_leases(folder: Folder) -> list[str]:
-    """Return the lease files of workers that may be computing (maintenance not counted)."""
+    """Return the lease files of workers that may be computing, without the maintenance lease."""
     recorded = {name.removeprefix("units/").removesuffix(".json") for name in folder.names("units")}
     others = {None, stem(_MAINTENANCE), *recorded}
     names = [name for name in folder.names(_FOLDER) if leased_stem(name) not in others]
@@ -225,14 +225,14 @@ def _may_live(content: dict[str, Any]) -> bool:
 
 
 def leased_stem(name: str) -> str | None:
-    """Return the unit (as file stem) that a lease file is about; None for other files."""
+    """Return the unit (as file stem) of a lease file; None for other files."""
     if not name.startswith(f"{_FOLDER}/") or not name.endswith(".json"):
         return None
     return name[len(_FOLDER) + 1 : -len(".json")].rpartition(".")[0]
 
 
 def lease_files(folder: Folder) -> dict[str, list[str]]:
-    """Return unit (as file stem) → its lease files, whether their owners live or not."""
+    """Return unit (as file stem) → its lease files, of live and dead owners."""
     found: dict[str, list[str]] = {}
     for name in folder.names(_FOLDER):
         unit = leased_stem(name)
@@ -250,7 +250,7 @@ def _attempts(names: Iterable[str], key: str) -> dict[int, str]:
 
 
 def read_lease(folder: Folder, name: str) -> dict[str, Any] | None:
-    """Return a lease's content; None when it is gone or cannot be read."""
+    """Return a lease's content; None if it is missing or unreadable."""
     try:
         return _parsed(folder.read(name))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a run is and holds, from its spec and records: one line, a flat mapping for lists, or all details."""
+"""Summaries of a run from its spec and records: one line, a flat mapping for lists, or all details."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from orderlens.store.records import (
     read_environment,
 )
 from orderlens.store.schema import SCHEMA_VERSION
-from orderlens.store.sources import Source
+from orderlens.store.sources import RunSource
 from orderlens.store.specfile import SpecFile, current_spec, expected_units, read_spec
 
 
 def overview(folder: Folder) -> dict[str, Any]:
-    """Return state, size and content of a run: one flat mapping for lists.
+    """Return state, size and content of a run as one flat mapping for lists.
 
-    A run that cannot be read has ``state`` "unreadable" and says why in ``problem``.
+    A run that cannot be read has ``state`` "unreadable" and the reason in ``problem``.
     """
     try:
         spec, snapshot = read_spec(folder), load_snapshot(folder)
@@ -47,7 +47,7 @@ def _facts(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> dict[str, Any]
 
 
 def _state(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> str:
-    if spec.edited or not spec.whole or snapshot.damaged or completion_damaged(folder):
+    if spec.edited or not spec.intact or snapshot.damaged or completion_damaged(folder):
         return "damaged"
     expected = expected_units(folder)
     if expected is not None and expected <= snapshot.unit_keys():
@@ -79,12 +79,21 @@ def _environments(folder: Folder, snapshot: Snapshot) -> list[dict[str, Any]]:
     return found
 
 
-def described(source: Source) -> str:
-    """Return where a run is and what it holds, in one line."""
+def incomplete_note(source: RunSource) -> str | None:
+    """Return one line about a run that lacks units, or None if it is complete."""
+    if source.is_complete():
+        return None
+    stored, expected = source.n_units()
+    how = f"{counted(stored, 'unit')} stored" if expected is None else f"{stored} of {expected} units stored"
+    return f"run {source.label} is not complete ({how}); run the command that started it again to finish it"
+
+
+def describe_run(source: RunSource) -> str:
+    """Return location and content of a run in one line."""
     return f"{source.label}: {facts(source)}"
 
 
-def facts(source: Source) -> str:
+def facts(source: RunSource) -> str:
     """Return kind, model, orders and counts of a run in one line."""
     spec, rows = source.spec, source.rows()
     model, orders = spec.get("model"), [str(order) for order in spec.get("orders") or ()]

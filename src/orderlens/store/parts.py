@@ -1,10 +1,9 @@
-"""Parts: made from tables with content-derived names, and opened only as they were committed.
+"""Parts: Parquet files named by their content, opened only if they match their records.
 
-A part's size and sha256 are compared with its record before its first byte is used, by Arrow or by DuckDB.
-A process remembers which files it compared and does so again only when a file's stamp (identity, size and
-times) changes, so that many small queries over a large run cost one pass over the parts they touch. Local
-parts are read through Arrow's own files: a Python file or buffer that one of Arrow's threads lets go while
-the interpreter ends would abort the process.
+A part's size and sha256 are compared with its record before Arrow or DuckDB reads it. A process compares a
+file again only when its stamp (identity, size and times) changes. Small queries over a large run therefore
+cost one pass over the parts they read. Local parts are read with Arrow's native files. A Python file or
+buffer that an Arrow thread releases while the interpreter exits would abort the process.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from orderlens.store.records import Bundle, Part
 
 _BLOCK = 1 << 20
 _compared: set[tuple[str, Stamp, str]] = set()
-"""(place, stamp, sha256) of the files that this process found equal to their records."""
+"""(location, stamp, sha256) of the files that this process found equal to their records."""
 _LISTED_SAMPLES = 4096
 
 
 def make_part(table_name: str, prefix: str, table: pa.Table, note: Mapping[str, Any]) -> tuple[Part, bytes]:
     """Return the part of ``table`` and its bytes.
 
-    The name ends in the content's digest: two workers that compute the same unit write the same file, or two
-    files of which the record names one. Nothing committed is ever overwritten with other bytes.
+    The name ends in the content's digest. Two workers that compute the same unit write the same file, or two
+    files of which the record names one. A committed file is never overwritten with other bytes.
     """
     data, layout = encode(table_name, table, note)
     sha256 = hashlib.sha256(data).hexdigest()
@@ -47,7 +46,7 @@ def make_bundle(
     parts: Iterable[Part],
     environments: Iterable[str],
 ) -> Bundle:
-    """Return the bundle of some units with an index of the samples, orders and tasks in it."""
+    """Return the bundle of some units with an index of its samples, orders and tasks."""
     found: dict[str, set[Any]] = {"sample_id": set(), "order": set(), "task": set()}
     for table in tables:
         for column, values in found.items():
@@ -68,22 +67,22 @@ def make_bundle(
 
 @contextmanager
 def opened(
-    folder: Folder, part: Part, *, dictionaries: bool = False, afresh: bool = False
+    folder: Folder, part: Part, *, dictionaries: bool = False, recheck: bool = False
 ) -> Iterator[pq.ParquetFile]:
-    """Open a part that equals its record.
+    """Open a part after comparing it with its record.
 
     Args:
         folder: the run.
         part: the part as its record describes it.
         dictionaries: keep the key strings as dictionaries.
-        afresh: compare the bytes even if this process did before.
+        recheck: compare the bytes even if this process has compared them before.
 
     Raises:
-        FileNotFoundError: the file is gone.
-        CorruptRunError: it was cut short, changed or swapped, or cannot be read.
+        FileNotFoundError: the file is missing.
+        CorruptRunError: it was truncated, changed or swapped, or cannot be read.
     """
     stamp = folder.stamp(part.path)
-    known = not afresh and _is_known(folder, part, stamp)
+    known = not recheck and _is_known(folder, part, stamp)
     try:
         with (folder.open if known else folder.fetch)(part.path) as handle:
             if not known:
@@ -102,8 +101,8 @@ def compare(folder: Folder, parts: Iterable[Part]) -> None:
     """Compare parts with their records before another program (DuckDB) opens them.
 
     Raises:
-        FileNotFoundError: a file is gone.
-        CorruptRunError: a file was cut short, changed or swapped, or cannot be read.
+        FileNotFoundError: a file is missing.
+        CorruptRunError: a file was truncated, changed or swapped, or cannot be read.
     """
     for part in parts:
         if not _is_known(folder, part, folder.stamp(part.path)):

@@ -1,8 +1,8 @@
-"""A folder of bytes: the few file operations the store needs of a disk or an object store.
+"""``Folder``: the file operations that the store needs of a disk or an object store.
 
-Every name is relative to the folder and uses ``/``. Two operations carry the commit protocol: ``put``
-replaces a file as a whole and ``create`` lets exactly one of several writers make it. The module knows
-nothing about runs.
+Every name is relative to the folder and uses ``/``. The commit protocol rests on two operations: ``put``
+replaces a file atomically, and ``create`` succeeds for exactly one of several writers. Does not depend on
+runs.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ import pyarrow as pa
 from orderlens.errors import StorageError, one_line
 
 Stamp = tuple[object, ...]
-"""What changes whenever a file is written or replaced."""
+"""A value that changes whenever a file is written or replaced."""
 
 
 class Folder(Protocol):
-    """What the store asks of a place that keeps files."""
+    """The file operations that the store needs."""
 
     label: str
     exclusive: bool
-    """Whether ``create`` is free of races (else the last writer wins)."""
+    """Whether ``create`` is free of races; otherwise the last writer wins."""
 
     def read(self, name: str) -> bytes:
-        """Return the file's bytes; FileNotFoundError when there is none."""
+        """Return the file's bytes; FileNotFoundError if it does not exist."""
 
     def read_many(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of several files, without those that are gone."""
+        """Return the bytes of several files; missing ones are left out."""
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Write or replace a file as a whole; ``durable`` waits until it survives a power cut."""
+        """Write or replace a file atomically; ``durable`` waits until it survives a power failure."""
 
     def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
-        """Write a new file as a whole; False (and no change) when it exists."""
+        """Write a new file atomically; return False, without a change, if it exists."""
 
     def append(self, name: str, data: bytes) -> None:
-        """Add to the end of a file that only the caller writes."""
+        """Append to a file that only the caller writes."""
 
     def exists(self, name: str) -> bool:
-        """Say whether there is such a file."""
+        """Return whether the file exists."""
 
     def sizes(self, under: str = "") -> dict[str, int]:
         """Return name → bytes of all files under a subfolder, at any depth."""
 
     def names(self, under: str = "", *, deep: bool = True) -> list[str]:
-        """Return the names of the files under a subfolder, sorted; ``deep`` includes those in its folders."""
+        """Return the names of the files under a subfolder, sorted; ``deep`` includes nested folders."""
 
     def some_file(self) -> str | None:
-        """Return the name of any file that is not hidden; None when there is none."""
+        """Return the name of any file that is not hidden; None if there is none."""
 
     def remove(self, name: str) -> None:
-        """Delete a file; nothing happens when there is none."""
+        """Delete a file if it exists."""
 
     def remove_many(self, names: Sequence[str]) -> None:
-        """Delete several files, those that there are."""
+        """Delete several files; missing ones are ignored."""
 
     def move(self, source: str, target: str) -> None:
         """Move a file (not atomic everywhere)."""
@@ -67,13 +67,13 @@ class Folder(Protocol):
         """Open a file for random-access reading."""
 
     def fetch(self, name: str) -> pa.NativeFile:
-        """Open a file that will be read from end to end, more than once."""
+        """Open a file that will be read completely, more than once."""
 
     def stamp(self, name: str) -> Stamp | None:
-        """Return what tells this version of a file from any other; None when nothing does."""
+        """Return a value that identifies this version of a file; None if there is no such value."""
 
     def location(self, name: str) -> str:
-        """Return the path or address under which other readers find the file."""
+        """Return the path or address of the file for other programs."""
 
     def filesystem(self) -> Any:
         """Return the fsspec file system that ``location`` refers to, None for local paths."""
@@ -81,7 +81,7 @@ class Folder(Protocol):
 
 @contextmanager
 def storage_errors(action: str, label: str) -> Iterator[None]:
-    """Turn what the file system refuses into a ``StorageError`` that says what to do."""
+    """Turn an error of the file system into a ``StorageError`` that says what to do."""
     try:
         yield
     except OSError as error:
@@ -92,9 +92,9 @@ def storage_errors(action: str, label: str) -> Iterator[None]:
 
 
 def remedy(error: OSError, writing: bool) -> str:
-    """Say in words what the file system refused and what to do about it."""
+    """Return what the file system rejected and what to do about it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full; what was committed is kept: free some space and run the same command again"
+        return "the disk is full; committed units are safe: free some space and run the same command again"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and writing:
         return "the folder is read-only; make it writable or choose another one with --out"
     if error.errno == errno.ENAMETOOLONG:
@@ -102,8 +102,8 @@ def remedy(error: OSError, writing: bool) -> str:
     return error.strerror or one_line(error)
 
 
-class Sample(Protocol):
-    """One sample as ``Run.sample`` returns it: its traces, and ways to look at them."""
+class StoredSample(Protocol):
+    """The result of ``Run.sample``: the traces of one sample, and ways to display them."""
 
     @property
     def sample_id(self) -> str:
@@ -119,7 +119,7 @@ class Sample(Protocol):
 
     @property
     def labels(self) -> list[str]:
-        """Names of the traces, all different."""
+        """Names of the traces, all distinct."""
 
     def trace(self, label: str) -> Any:
         """Return a trace by its label or id."""
@@ -128,4 +128,4 @@ class Sample(Protocol):
         """Return the text of a token of one of the traces."""
 
     def show(self, order: str | None = None, against: str | None = None) -> Any:
-        """Return traces to look at: text at a prompt, HTML in a notebook."""
+        """Return traces for display: text in a terminal, HTML in a notebook."""

@@ -1,9 +1,9 @@
-"""SQL over runs: DuckDB views that restore what parts do not store.
+"""SQL over runs: DuckDB views that restore the values which parts do not store.
 
-Parts with the same layout are read by one ``read_parquet``; the view fills implied columns, adds absent ones
-as typed nulls, names the run, and joins layouts and runs with ``UNION ALL BY NAME``. ``samples`` is no SQL:
-it is the table of ``store.samples``, made when a query reads it. DuckDB is imported only here and only when
-asked for.
+Parts with the same layout are read by one ``read_parquet``. The view fills implied columns, adds missing ones
+as typed nulls, adds the run's name, and joins layouts and runs with ``UNION ALL BY NAME``. ``samples`` is not
+computed in SQL: it is the table of ``store.samples``, computed when a query reads it. DuckDB is imported only
+here, and only for a query.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orderlens.store.codec import DERIVED, filled_columns, full_schema
 from orderlens.store.frame import Frame, import_duckdb
 from orderlens.store.samples import sample_chunks, samples_schema
 from orderlens.store.schema import SCHEMAS
-from orderlens.store.sources import FolderSource, MemorySource, Source
+from orderlens.store.sources import FolderSource, MemorySource, RunSource
 
 _TYPES = {
     pa.string(): "VARCHAR",
@@ -29,15 +29,17 @@ _TYPES = {
     pa.float64(): "DOUBLE",
     pa.bool_(): "BOOLEAN",
     pa.list_(pa.int32()): "INTEGER[]",
+    pa.list_(pa.uint16()): "USMALLINT[]",
+    pa.list_(pa.float32()): "FLOAT[]",
     pa.list_(pa.float64()): "DOUBLE[]",
 }
 
 _READING = {"SELECT", "EXPLAIN", "MULTI"}
-"""Kinds of statements that return rows and change nothing; a PIVOT is several in one."""
+"""Kinds of statements that return rows without changes; a PIVOT has the kind MULTI."""
 
 
 def _recent_duckdb() -> Any:
-    """Return the duckdb module if it reads byte-stream-split integers (older ones do not)."""
+    """Return the duckdb module if it can read byte-stream-split integers (2.0 or newer)."""
     duckdb = import_duckdb()
     if int(duckdb.__version__.split(".")[0]) < 2:
         raise MissingPackageError(
@@ -46,10 +48,10 @@ def _recent_duckdb() -> Any:
     return duckdb
 
 
-def connect(sources: Mapping[str, Source]) -> Any:
+def connect(sources: Mapping[str, RunSource]) -> Any:
     """Return a DuckDB connection with one view per table over all runs, and ``samples``.
 
-    Only one part per layout is compared with its record here; ``compare_tables`` does the rest.
+    Only one part per layout is compared with its record here; ``compare_tables`` compares the others.
     """
     connection = _recent_duckdb().connect()
     try:
@@ -59,7 +61,7 @@ def connect(sources: Mapping[str, Source]) -> Any:
     return connection
 
 
-def _create_views(connection: Any, sources: Mapping[str, Source]) -> None:
+def _create_views(connection: Any, sources: Mapping[str, RunSource]) -> None:
     for name in sorted({*SCHEMAS, *(table for source in sources.values() for table in source.tables())}):
         pieces = [
             piece for run, source in sources.items() for piece in _pieces(connection, name, run, source)
@@ -69,9 +71,9 @@ def _create_views(connection: Any, sources: Mapping[str, Source]) -> None:
 
 
 class _Samples:
-    """What DuckDB reads as ``samples``: computed when the first query wants rows of it, and then kept."""
+    """The table ``samples`` for DuckDB: computed at the first query that reads it, then cached."""
 
-    def __init__(self, sources: Mapping[str, Source]) -> None:
+    def __init__(self, sources: Mapping[str, RunSource]) -> None:
         self._sources = sources
         self._schema = samples_schema(run=True)
 
@@ -86,11 +88,11 @@ class _Samples:
         return self._table.__arrow_c_stream__(requested_schema)
 
 
-def compare_tables(sources: Iterable[Source], names: Iterable[str]) -> None:
-    """Compare the parts of some tables with their records: DuckDB checks neither digests nor pages.
+def compare_tables(sources: Iterable[RunSource], names: Iterable[str]) -> None:
+    """Compare the parts of some tables with their records; DuckDB checks neither digests nor pages.
 
     Raises:
-        CorruptRunError: a part is not as it was committed.
+        CorruptRunError: a part differs from its record.
     """
     for source in sources:
         if isinstance(source, FolderSource):
@@ -98,8 +100,8 @@ def compare_tables(sources: Iterable[Source], names: Iterable[str]) -> None:
                 source.compare(name)
 
 
-def named_tables(query: str, sources: Iterable[Source]) -> list[str]:
-    """Return the stored tables whose names occur in a query; all of them when none does."""
+def named_tables(query: str, sources: Iterable[RunSource]) -> list[str]:
+    """Return the stored tables whose names occur in a query; all tables if none does."""
     stored = sorted({name for source in sources for name in source.tables()})
     text = query.lower()
     named = [
@@ -108,8 +110,8 @@ def named_tables(query: str, sources: Iterable[Source]) -> list[str]:
     return named or stored
 
 
-def _pieces(connection: Any, name: str, run: str, source: Source) -> Iterable[str]:
-    """Yield the SELECT statements that together are one run's table."""
+def _pieces(connection: Any, name: str, run: str, source: RunSource) -> Iterable[str]:
+    """Yield the SELECT statements whose union is the table of one run."""
     if isinstance(source, FolderSource) and source.snapshot.parts(name):
         yield from _folder_pieces(connection, name, run, source)
         return
@@ -133,7 +135,7 @@ def _folder_pieces(connection: Any, name: str, run: str, source: FolderSource) -
 
 
 def _register_filesystem(connection: Any, filesystem: Any) -> None:
-    """Let DuckDB read through a file system of Python's, once per connection."""
+    """Let DuckDB read through a Python file system; registered once per connection."""
     if filesystem is None:
         return
     names = filesystem.protocol
@@ -143,7 +145,7 @@ def _register_filesystem(connection: Any, filesystem: Any) -> None:
 
 
 def _expression(name: str, column: str, stored: pa.Schema) -> str:
-    """Return the SQL that restores a column: what is stored, what a rule implies, or a typed null."""
+    """Return the SQL that restores a column: the stored value, the implied value, or a typed null."""
     value = _quoted(column) if column in stored.names else None
     if column in filled_columns(stored):
         implied = DERIVED[column].sql(lambda other: _expression(name, other, stored))
@@ -170,17 +172,18 @@ def run_query(connection: Any, query: str, check: Callable[[], None]) -> Frame:
     Args:
         connection: of ``connect``.
         query: one SELECT.
-        check: compares the parts concerned with their records; called before each reading.
+        check: compares the parts of the query with their records; called before each read.
 
     Raises:
-        UserInputError: the query is wrong; DuckDB's message says where.
+        UserInputError: the query is invalid; DuckDB's message says where.
         CorruptRunError: a part could not be read.
     """
     check()
     try:
         kinds = {str(statement.type.name) for statement in connection.extract_statements(query)}
         if not kinds or kinds - _READING:
-            raise UserInputError(f"the query must be a SELECT, not {', '.join(sorted(kinds)) or 'empty'}")
+            kind = f"a {', '.join(sorted(kinds))} statement" if kinds else "empty"
+            raise UserInputError(f"the query is {kind}; only SELECT is allowed")
         relation = connection.sql(query)
     except import_duckdb().Error as error:
         raise _translated(error) from error
@@ -201,7 +204,7 @@ def _fetch(relation: Any, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def _translated(error: Exception) -> OrderLensError:
-    """Tell damaged files from wrong queries."""
+    """Return the error for a damaged file or for an invalid query."""
     text = one_line(error)
     if isinstance(error, import_duckdb().IOException) or "parquet" in text.lower():
         return CorruptRunError(f"a part could not be read ({text}); run: orderlens runs verify RUN")

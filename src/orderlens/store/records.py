@@ -1,9 +1,9 @@
-"""The small JSON files of a run: what was committed, by which units, in which parts.
+"""The small JSON files of a run: which units were committed, in which parts.
 
-A *bundle* is a set of work units whose rows lie in the same parts: one unit when it is committed, many after
-compaction. Each bundle has a record under ``units/``; a *catalog* repeats them all in one file and decides
-when two records speak about the same unit. A *snapshot* is the set of bundles a reader trusts: files that no
-bundle lists do not exist for readers. Knows the folder operations, not what rows mean.
+A *bundle* is a set of work units whose rows are in the same parts: one unit when it is committed, many after
+compaction. Each bundle has a record under ``units/``. A *catalog* lists all bundles in one file and takes
+precedence if two records contain the same unit. A *snapshot* is the set of bundles that readers use; they
+ignore files that no bundle lists. Depends on the folder operations, not on the meaning of rows.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ COMPLETE = "complete.json"
 FAILED, WORKERS, LOGS = "failed", "workers", "logs"
 """Folders of failed attempts, of the workers' states and of their logs."""
 EXTENSIONS = "extensions"
-"""Folder of what was added to a run after it was complete."""
+"""Folder of the additions to a complete run."""
 MERGED = "merged~"
-"""Start of the file names of bundles of several units."""
+"""Prefix of the file names of bundles of several units."""
 _CATALOG = re.compile(r"catalog-(\d{6})\.json")
 _SAFE_STEM = 80
 _SAFE_FOLDER = 200
 
 
 def canonical(value: Any) -> bytes:
-    """Return the one JSON spelling of ``value`` (sorted keys, no spaces, UTF-8)."""
+    """Return the canonical JSON of ``value`` (sorted keys, no spaces, UTF-8)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()
 
@@ -50,7 +50,7 @@ def digest_of(value: Any) -> str:
 def stem(key: str) -> str:
     """Return a safe file name (no suffix) for ``key``, different for different keys."""
     safe = quote(key, safe="")
-    # Capitals get a digest because some disks do not tell them apart.
+    # Names with capitals get a digest, because some file systems ignore case.
     safe_already = safe == key == key.lower() and not key.startswith(".") and "~" not in key
     if safe_already and 0 < len(key) <= _SAFE_STEM:
         return key
@@ -59,7 +59,7 @@ def stem(key: str) -> str:
 
 
 def hive_folder(column: str, value: str) -> str:
-    """Return the folder of parts with one value of a column, ``order=random``; a long one has a digest."""
+    """Return the folder of parts with one value of a column (``order=random``); long values get a digest."""
     safe = quote(value, safe="")
     if len(safe) > _SAFE_FOLDER:
         safe = f"{safe[:_SAFE_STEM].rpartition('%')[0] or safe[:_SAFE_STEM]}~{digest_of(value)[:16]}"
@@ -87,7 +87,7 @@ class Part:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def may_hold(self, order: str | None) -> bool:
-        """Say whether rows of ``order`` can be in here: always, unless the part belongs to another order."""
+        """Return whether the part can contain rows of ``order``: unless its folder names another order."""
         return order is None or "/order=" not in self.path or f"/{hive_folder('order', order)}/" in self.path
 
 
@@ -97,12 +97,12 @@ class Bundle:
 
     Attributes:
         units: unit key → rows per table.
-        parts: the files that hold these rows and no others.
-        samples: sample ids in them, or None when only ``first``…``last`` is known.
+        parts: the files with exactly these rows.
+        samples: sample ids in them, or None if only ``first``…``last`` is known.
         first: smallest sample id.
         last: largest sample id.
-        tasks: task values that occur (None for none).
-        orders: orders that occur.
+        tasks: their tasks (None for rows without a task).
+        orders: their orders.
         environments: digests of the environments that computed them.
     """
 
@@ -117,7 +117,7 @@ class Bundle:
 
     @property
     def stem(self) -> str:
-        """File name (no suffix) of the record and start of the names of the parts."""
+        """File name (no suffix) of the record, and prefix of the names of the parts."""
         return stem(next(iter(self.units))) if len(self.units) == 1 else merged_stem(self.units)
 
     @property
@@ -138,7 +138,7 @@ class Bundle:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Bundle:
-        """Read the JSON form; fields of a newer minor version are ignored."""
+        """Read the JSON form; unknown fields are ignored."""
         samples = value["samples"]
         return cls(
             value["units"],
@@ -152,7 +152,7 @@ class Bundle:
         )
 
     def may_hold(self, sample_id: str, order: str | None) -> bool:
-        """Say whether a trace of ``sample_id`` under ``order`` (None: any) can be in here."""
+        """Return whether the bundle can contain a trace of ``sample_id`` under ``order`` (None: any)."""
         if order is not None and order not in self.orders:
             return False
         if self.samples is not None:
@@ -171,20 +171,20 @@ def failure_file(key: str, attempt: int) -> str:
 
 
 def failed_stem(name: str) -> str | None:
-    """Return the unit (as file stem) that a failure record is about; None for other files."""
+    """Return the unit (as file stem) of a failure record; None for other files."""
     if not name.startswith(f"{FAILED}/") or not name.endswith(".json"):
         return None
     return name[len(FAILED) + 1 : -len(".json")].rpartition(".")[0]
 
 
 def seal(value: Mapping[str, Any]) -> bytes:
-    """Return ``value`` as JSON that carries the schema version and its own digest, so that damage shows."""
+    """Return ``value`` as JSON with the schema version and a digest, which reveals damage."""
     body = {"version": SCHEMA_VERSION, **value}
     return json.dumps({**body, "digest": digest_of(body)}, ensure_ascii=False, allow_nan=False).encode()
 
 
 def unseal(data: bytes) -> dict[str, Any] | None:
-    """Return what ``seal`` was given, or None when the bytes are damaged or incomplete."""
+    """Return the value that was sealed, or None if the bytes are damaged or incomplete."""
     try:
         value = json.loads(data)
         if not isinstance(value, dict):
@@ -197,13 +197,14 @@ def unseal(data: bytes) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is committed at one moment.
+    """The committed bundles of a run at one moment.
 
     Attributes:
         generation: number of the newest catalog (0 for none).
-        bundles: everything readers may read, in an order that does not depend on who committed when.
-        damaged: record files that are needed but cannot be trusted.
-        obsolete: records of units that the catalog holds elsewhere (left by an interrupted compaction).
+        bundles: the bundles for readers, in an order that does not depend on the order of commits.
+        damaged: required record files that are damaged.
+        obsolete: records of units that the catalog lists in other bundles (left by an interrupted
+            compaction).
     """
 
     generation: int
@@ -216,7 +217,7 @@ class Snapshot:
         return {key for bundle in self.bundles for key in bundle.units}
 
     def parts(self, table: str | None = None) -> list[Part]:
-        """Return the trusted parts, of one table or of all."""
+        """Return the parts of one table, or of all tables."""
         return [part for bundle in self.bundles for part in bundle.parts if table in (None, part.table)]
 
     def rows(self) -> dict[str, int]:
@@ -239,12 +240,11 @@ def catalogs(names: Iterable[str]) -> list[int]:
 
 
 def load_snapshot(folder: Folder, known: dict[str, list[Bundle]] | None = None) -> Snapshot:
-    """Read the newest catalog and the records that it does not repeat.
+    """Read the newest catalog and the records that it does not list.
 
     Args:
         folder: the run.
-        known: file name → bundles read earlier; used instead of reading again, and extended. A unit's record
-            and a catalog never change once they are sound.
+        known: cache of file name → bundles; extended by this call. Valid records and catalogs never change.
     """
     known = {} if known is None else known
     generation, catalog = newest_catalog(folder, known)
@@ -252,38 +252,38 @@ def load_snapshot(folder: Folder, known: dict[str, list[Bundle]] | None = None) 
     rest = [name for name in folder.names("units") if _is_record(name) and name not in listed]
     _read_bundles(folder, rest, known)
     snapshot = _combine(generation, catalog, {name: known.get(name) for name in rest})
-    sound = generation == 0 or catalog_file(generation) in known
-    return snapshot if sound else _without_catalog(snapshot)
+    valid = generation == 0 or catalog_file(generation) in known
+    return snapshot if valid else _without_catalog(snapshot)
 
 
 def newest_catalog(folder: Folder, known: dict[str, list[Bundle]]) -> tuple[int, list[Bundle]]:
-    """Return the number of the newest catalog (0 for none) and its bundles: none when it is damaged."""
+    """Return the number of the newest catalog (0 for none) and its bundles; no bundles if it is damaged."""
     generation = next(iter(catalogs(folder.names(deep=False))), 0)
     _read_bundles(folder, [catalog_file(generation)] if generation else [], known)
     return generation, known.get(catalog_file(generation), [])
 
 
 def _without_catalog(snapshot: Snapshot) -> Snapshot:
-    """Say that the catalog is damaged: what the records hold is shown to ``verify``, not to readers."""
+    """Return the snapshot with its catalog marked as damaged: ``verify`` uses it, readers reject it."""
     damaged = (catalog_file(snapshot.generation), *snapshot.damaged)
     return Snapshot(snapshot.generation, snapshot.bundles, damaged, snapshot.obsolete)
 
 
 def _read_bundles(folder: Folder, names: Iterable[str], known: dict[str, list[Bundle]]) -> None:
-    """Read the records and catalogs that are not known yet; damaged ones stay unknown."""
+    """Read the records and catalogs that are not in ``known``; damaged ones are not added."""
     for name, data in folder.read_many([name for name in names if name not in known]).items():
         value = unseal(data)
         if value is not None:
             found = [Bundle.from_json(item) for item in value.get("bundles", [value])]
-            if not _is_record(name) or found[0].record == name:  # else it is another unit's record
+            if not _is_record(name) or found[0].record == name:  # else the record of another unit
                 known[name] = found
 
 
 def _combine(generation: int, catalog: list[Bundle], records: Mapping[str, list[Bundle] | None]) -> Snapshot:
-    """Add records to the catalog's bundles; a larger bundle replaces the units it was made of."""
+    """Add records to the catalog's bundles; a merged bundle replaces the bundles of its units."""
     bundles, covered, obsolete = list(catalog), {key for bundle in catalog for key in bundle.units}, []
-    sound = [(name, found[0]) for name, found in records.items() if found is not None]
-    for name, bundle in sorted(sound, key=lambda item: -len(item[1].units)):
+    valid = [(name, found[0]) for name, found in records.items() if found is not None]
+    for name, bundle in sorted(valid, key=lambda item: -len(item[1].units)):
         if covered.isdisjoint(bundle.units):
             bundles.append(bundle)
             covered.update(bundle.units)
@@ -295,7 +295,7 @@ def _combine(generation: int, catalog: list[Bundle], records: Mapping[str, list[
 
 
 def _reading_order(bundle: Bundle) -> tuple[list[str], tuple[str, ...], str, str]:
-    """Sort by content, so that rows come in the same order whoever committed them, and nearly sorted."""
+    """Return a sort key from the content, so that the row order does not depend on the order of commits."""
     return [task or "" for task in bundle.tasks], bundle.orders, bundle.first or "", min(bundle.units)
 
 
@@ -304,20 +304,20 @@ def _is_record(name: str) -> bool:
 
 
 def read_bundle(folder: Folder, name: str) -> Bundle | None:
-    """Return the bundle of a record, None when the record is gone or damaged."""
+    """Return the bundle of a record; None if the record is missing or damaged."""
     found: dict[str, list[Bundle]] = {}
     _read_bundles(folder, [name], found)
     return found[name][0] if name in found else None
 
 
 def save_catalog(folder: Folder, snapshot: Snapshot, bundles: Iterable[Bundle]) -> bool:
-    """Write the catalog that follows ``snapshot``; False when another process wrote one meanwhile."""
+    """Write the next catalog after ``snapshot``; return False if another process has written one."""
     body = seal({"bundles": [bundle.to_json() for bundle in bundles]})
     return folder.create(catalog_file(snapshot.generation + 1), body)
 
 
 def trusted(folder: Folder, snapshot: Snapshot) -> Snapshot:
-    """Return ``snapshot`` if all its records can be trusted."""
+    """Return ``snapshot``; raise ``CorruptRunError`` if one of its records is damaged."""
     if snapshot.damaged:
         raise CorruptRunError(
             f"{folder.label}: {', '.join(snapshot.damaged)} is damaged; "
@@ -327,7 +327,7 @@ def trusted(folder: Folder, snapshot: Snapshot) -> Snapshot:
 
 
 def read_completion(folder: Folder) -> list[str] | None:
-    """Return the unit keys that a complete run expected; None when it is not (or no longer) complete."""
+    """Return the unit keys in the completion record; None if there is no valid one."""
     try:
         value = unseal(folder.read(COMPLETE))
     except FileNotFoundError:
@@ -336,7 +336,7 @@ def read_completion(folder: Folder) -> list[str] | None:
 
 
 def completion_damaged(folder: Folder) -> bool:
-    """Say whether there is a completion record that cannot be trusted."""
+    """Return whether the completion record is damaged."""
     return folder.exists(COMPLETE) and read_completion(folder) is None
 
 
@@ -346,10 +346,10 @@ def environment_file(name: str) -> str:
 
 
 def read_environment(folder: Folder, name: str) -> Any:
-    """Return the content of an environment; None when its file is gone.
+    """Return the content of an environment; None if its file is missing.
 
     Raises:
-        CorruptRunError: the content does not fit its name.
+        CorruptRunError: the content does not match the digest in its name.
     """
     data = folder.read_many([environment_file(name)])
     if not data:
@@ -366,5 +366,5 @@ def read_environment(folder: Folder, name: str) -> Any:
 
 
 def write_completion(folder: Folder, keys: Iterable[str]) -> None:
-    """Write the last file of a run: the keys that were expected, all of them committed."""
+    """Write the completion record, the last file of a run: the keys of its committed units."""
     folder.put(COMPLETE, seal({"keys": sorted(set(keys))}))

@@ -16,12 +16,12 @@ from orderlens.store.protocol import Stamp, storage_errors
 
 _MEMORY_LOCK = threading.Lock()
 _CONFLICT_PAUSES_S = (0.1, 0.5, 2.0)
-"""S3 answers 409 where two conditional writes cross and neither has won yet: the loser asks again."""
+"""Pauses between retries: S3 answers 409 while two conditional writes overlap and neither has succeeded."""
 
 
 @contextmanager
 def _remote_errors(action: str, label: str) -> Iterator[None]:
-    """Turn what a service refuses into a ``StorageError``: each brings a tree of exceptions of its own."""
+    """Turn any error of a storage service into a ``StorageError``; every service has its own exceptions."""
     try:
         with storage_errors(action, label):
             yield
@@ -42,10 +42,10 @@ class RemoteFolder:
         self._root = str(filesystem._strip_protocol(root)).rstrip("/")
         self.label = str(filesystem.unstrip_protocol(self._root))
         self.exclusive = _has_exclusive_create(filesystem)
-        self._conditional = bool(protocols(filesystem) & {"s3", "s3a"})  # one request says all
-        # s3fs asks for the size of an object before it reads it, unless it may not read it in pieces.
+        self._conditional = bool(protocols(filesystem) & {"s3", "s3a"})  # creates with one request
+        # s3fs requests the size of an object before reading, unless concurrent reads are switched off.
         self._whole = {"max_concurrency": 1} if self._conditional else {}
-        # In-memory files are checked and written in two steps, which threads could interleave.
+        # In-memory files are checked and written in two steps: a lock prevents races between threads.
         self._creation: AbstractContextManager[Any] = (
             _MEMORY_LOCK if "memory" in protocols(filesystem) else nullcontext()
         )
@@ -58,7 +58,7 @@ class RemoteFolder:
             return bytes(self._files.cat_file(self._path(name), **self._whole))
 
     def read_many(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of several objects, fetched side by side where the file system can."""
+        """Return the bytes of several objects, fetched in parallel if the file system supports it."""
         if not names:
             return {}
         with _remote_errors("read records", self.label):
@@ -71,7 +71,7 @@ class RemoteFolder:
             self._files.pipe_file(self._path(name), data)
 
     def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
-        """Write a new object with a conditional request where the service knows it."""
+        """Write a new object, with a conditional request if the service supports it."""
         with _remote_errors(f"write {name}", self.label), self._creation:
             self._make_parent(name)
             if not self._conditional and self.exists(name):
@@ -85,7 +85,9 @@ class RemoteFolder:
             return False
         except OSError as error:
             if (found := self._present(name)) is not None:
-                return found == data  # another writer was first, or a retry met our own earlier request
+                return (
+                    found == data
+                )  # equal: our own earlier request succeeded; else another writer was first
             if not pauses or _code(error) != "ConditionalRequestConflict":
                 raise
             time.sleep(pauses[0])
@@ -99,25 +101,25 @@ class RemoteFolder:
             return None
 
     def append(self, name: str, data: bytes) -> None:
-        """Write the object again with more at its end: object stores cannot append."""
+        """Rewrite the object with the data appended: object stores cannot append."""
         with suppress(FileNotFoundError):
             data = self.read(name) + data
         self.put(name, data)
 
     def _make_parent(self, name: str) -> None:
-        if not self._conditional:  # an object store has no folders, and asking for its bucket is a request
+        if not self._conditional:  # S3 has no folders, and checking the bucket would cost a request
             self._files.makedirs(self._files._parent(self._path(name)), exist_ok=True)
 
     def exists(self, name: str) -> bool:
-        """Say whether there is such an object, past any listing cache."""
+        """Return whether the object exists, without using a listing cache."""
         with _remote_errors(f"read {name}", self.label):
-            try:  # isfile would take a refused request for an absent file
-                return self._asked(name)
+            try:  # isfile would report a rejected request as a missing file
+                return self._is_file(name)
             except FileNotFoundError:
                 return False
 
-    def _asked(self, name: str) -> bool:
-        if self._conditional:  # info would go on and look for a folder of that name
+    def _is_file(self, name: str) -> bool:
+        if self._conditional:  # info would also search for a folder of that name
             bucket, key, _ = self._files.split_path(self._path(name))
             self._files.call_s3("head_object", Bucket=bucket, Key=key)
             return True
@@ -135,7 +137,7 @@ class RemoteFolder:
         return {path[start:]: int(entry["size"]) for path, entry in sorted(found.items())}
 
     def _found(self, under: str) -> dict[str, Any]:
-        if self._conditional and under:  # with a path alone, an empty folder costs two requests more
+        if self._conditional and under:  # without a prefix, an empty folder costs two more requests
             found: dict[str, Any] = self._files.find(self._root, prefix=f"{under}/", detail=True)
         else:
             found = self._files.find(self._path(under), detail=True)
@@ -163,7 +165,7 @@ class RemoteFolder:
             self._files.rm_file(self._path(name))
 
     def remove_many(self, names: Sequence[str]) -> None:
-        """Delete objects, a thousand with one request where the service knows that."""
+        """Delete objects, a thousand per request if the service supports it."""
         if not self._conditional:
             for name in names:
                 self.remove(name)
@@ -181,7 +183,7 @@ class RemoteFolder:
             return pa.PythonFile(self._files.open(self._path(name), "rb"), "r")
 
     def fetch(self, name: str) -> pa.NativeFile:
-        """Copy an object into memory, a large one in pieces side by side; Arrow owns that memory."""
+        """Copy an object into memory owned by Arrow; large objects are fetched in parallel ranges."""
         with _remote_errors(f"read {name}", self.label):
             data = self._files.cat_file(self._path(name))
         memory = pa.allocate_buffer(len(data))
@@ -189,7 +191,7 @@ class RemoteFolder:
         return pa.BufferReader(memory)
 
     def stamp(self, name: str) -> Stamp | None:
-        """Return the object's size and tag; None where the service gives none."""
+        """Return the object's size and ETag; None if the service has no ETags."""
         with _remote_errors(f"read {name}", self.label):
             self._files.invalidate_cache()
             entry = self._files.info(self._path(name))
@@ -203,16 +205,16 @@ class RemoteFolder:
 
 
 def _has_exclusive_create(filesystem: Any) -> bool:
-    """Name the file systems whose exclusive creation is tested; on others the last writer may win."""
+    """Return whether exclusive creation is tested on this file system; on others the last writer may win."""
     return bool(protocols(filesystem) & {"s3", "s3a", "memory"})
 
 
 def _code(error: OSError) -> object:
-    """Return the name that S3 gave to what it refused; None where it gave none."""
+    """Return the error code of S3; None for other errors."""
     return getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
 
 
 def protocols(filesystem: Any) -> set[str]:
-    """Return the names under which a file system is known."""
+    """Return the protocol names of a file system."""
     names = filesystem.protocol
     return {names} if isinstance(names, str) else set(names)

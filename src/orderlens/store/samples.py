@@ -1,8 +1,10 @@
 """``samples``: one row per trace of a run, computed chunk by chunk by ``metrics.trace_table``.
 
-``likelihood`` says what a trace's summed log q is for the sampler that its policy defines. The run's spec
-says so; where it does not, it follows from the policy, if its code is installed. Passes of traces with
-revisions come from ``outputs`` and ``revisions``: those that reveal nothing count as well.
+``likelihood`` states whether a trace's summed log q is a likelihood of the sampler that its policy defines.
+The value is in the run's spec; without it, it is derived from the policy, if its code is installed. A trace
+that revealed a position past the requested length before a requested one has none. The
+number of passes of traces with revisions comes from ``outputs`` and ``revisions``, because passes without a
+reveal count too.
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ import pyarrow as pa
 
 from orderlens.errors import OrderLensError
 from orderlens.metrics.segments import AnyArray, Segments
-from orderlens.metrics.trace_table import CORE, FLAGS, GROUPS, TraceArrays, trace_table
+from orderlens.metrics.trace_table import CORE, FLAGS, GROUPS, ContentDrops, TraceArrays, trace_table
 from orderlens.store.codec import trace_starts
 from orderlens.store.schema import SCHEMAS, TRACE_KEY
-from orderlens.store.sources import Source
+from orderlens.store.sources import RunSource
 
 KEYS = tuple(name for name in SCHEMAS["reveals"].names if name in TRACE_KEY)
-"""The trace key in the order of columns."""
+"""The trace key, in column order."""
 CHUNK_ROWS = 1 << 18
-"""Reveals that are worked on at a time: row groups of a run can be much smaller."""
+"""Reveals per chunk of work; row groups can be much smaller."""
 
 SAMPLES_SCHEMA = pa.schema(
     [pa.field(name, SCHEMAS["reveals"].field(name).type) for name in KEYS]
@@ -41,48 +43,53 @@ SAMPLES_SCHEMA = pa.schema(
         pa.field("log_prob", pa.float64()),
         pa.field("n_eos", pa.int64()),
         pa.field("n_overflow", pa.int64()),
+        pa.field("n_overflow_before", pa.int64()),
         pa.field("n_passes", pa.int64()),
         pa.field("n_passes_requested", pa.int64()),
         pa.field("n_passes_lookahead", pa.int64()),
         pa.field("likelihood", pa.string()),
     ]
 )
-"""Columns without any group of further statistics."""
+"""Columns without additional groups of statistics."""
 Passes: TypeAlias = Mapping[tuple[Any, ...], int]
-"""Trace key → forward passes."""
+"""Trace key → number of forward passes."""
 DRAWN = "|drawn"
-"""Ending of a label in a spec's ``likelihood`` whose value holds at temperatures above 0 only."""
+"""Suffix of a label in a spec's ``likelihood`` for the value at temperatures above 0."""
 
 
 @lru_cache
 def samples_schema(*groups: str, run: bool) -> pa.Schema:
-    """Return the columns of ``samples`` with groups of statistics, with or without the run before them."""
+    """Return the schema of ``samples`` with groups of statistics; ``run`` adds the run column in front."""
     empty = SCHEMAS["reveals"].empty_table().select(columns_read(groups))
     schema = samples_of(empty, {}, {}, groups).schema
     return schema.insert(0, pa.field("run", pa.string())) if run else schema
 
 
 def columns_read(groups: Collection[str]) -> list[str]:
-    """Return the columns of ``reveals`` that the table with these groups of statistics reads."""
+    """Return the columns of ``reveals`` that the statistics of these groups need."""
     return list(dict.fromkeys((*KEYS, *CORE, *(name for group in groups for name in GROUPS[group]))))
 
 
-def sample_chunks(sources: Mapping[str, Source], groups: Collection[str] = ()) -> Iterator[pa.Table]:
-    """Yield one row per trace of runs by name, in the order of the store, with the run's name first.
+def sample_chunks(
+    sources: Mapping[str, RunSource], groups: Collection[str] = (), drops: ContentDrops = "special"
+) -> Iterator[pa.Table]:
+    """Yield one row per trace, in storage order, with the run's name as first column.
 
     Args:
-        sources: the runs.
-        groups: further statistics, of ``metrics.trace_table.GROUPS``.
+        sources: the runs by name.
+        groups: names of additional statistics, from ``metrics.trace_table.GROUPS``.
+        drops: the tokens that content statistics leave out.
     """
     for run, source in sources.items():
-        work = partial(samples_of, spec=source.spec, passes=revising_passes(source), groups=groups)
+        passes = revising_passes(source)
+        work = partial(samples_of, spec=source.spec, passes=passes, groups=groups, drops=drops)
         chunks = merged_chunks(source.traces(columns_read(groups), dictionaries=True))
         for table in _in_threads(work, chunks):
             yield table.add_column(0, "run", pa.repeat(run, table.num_rows))
 
 
-def first_samples(sources: Mapping[str, Source]) -> pa.Table:
-    """Return the rows of the traces that are read first, with the run's name."""
+def first_samples(sources: Mapping[str, RunSource]) -> pa.Table:
+    """Return the rows of the first chunk of traces, with the run's name."""
     for run, source in sources.items():
         chunk = next(source.traces(columns_read(())), None)
         if chunk is not None:
@@ -92,7 +99,7 @@ def first_samples(sources: Mapping[str, Source]) -> pa.Table:
 
 
 def merged_chunks(chunks: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield neighbouring chunks together, about ``CHUNK_ROWS`` rows at a time."""
+    """Merge consecutive chunks into chunks of about ``CHUNK_ROWS`` rows."""
     waiting: list[pa.Table] = []
     for chunk in chunks:
         waiting.append(chunk)
@@ -104,7 +111,7 @@ def merged_chunks(chunks: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _in_threads(work: Callable[[pa.Table], pa.Table], chunks: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield ``work`` of each chunk in order, with a few in flight: numpy lets go of the interpreter."""
+    """Yield ``work(chunk)`` in order, computed by two threads: numpy releases the interpreter lock."""
     count = min(2, os.cpu_count() or 1)
     with ThreadPoolExecutor(count) as pool:
         running: deque[Future[pa.Table]] = deque()
@@ -116,14 +123,14 @@ def _in_threads(work: Callable[[pa.Table], pa.Table], chunks: Iterable[pa.Table]
             yield running.popleft().result()
 
 
-def revising_passes(source: Source) -> Passes:
-    """Return the passes of traces whose tokens are revised: as stated, or up to the last revision."""
+def revising_passes(source: RunSource) -> Passes:
+    """Return the passes of traces with revisions: the stored number, or up to the last revision."""
     found: dict[tuple[Any, ...], int] = {}
     for name, column, offset in (("outputs", "n_passes", 0), ("revisions", "forward", 1)):
         if name not in source.tables() or column not in source.schema(name).names:
             continue
         for table in source.scan(name, [*KEYS, column]):
-            if column in table.column_names:  # a part without any value leaves it out
+            if column in table.column_names:  # a part with only nulls does not store it
                 known = table.filter(table[column].is_valid()).group_by(KEYS).aggregate([(column, "max")])
                 for row in known.to_pylist():
                     key = tuple(row[name] for name in KEYS)
@@ -132,40 +139,47 @@ def revising_passes(source: Source) -> Passes:
 
 
 def samples_of(
-    table: pa.Table, spec: Mapping[str, Any], passes: Passes, groups: Collection[str] = ()
+    table: pa.Table,
+    spec: Mapping[str, Any],
+    passes: Passes,
+    groups: Collection[str] = (),
+    drops: ContentDrops = "special",
 ) -> pa.Table:
-    """Return one row per trace of a chunk of whole, contiguous traces of the run with ``spec``.
+    """Return one row per trace of a chunk of complete, contiguous traces.
 
     Args:
         table: the chunk, with at least ``columns_read(groups)``.
         spec: of the run.
-        passes: of ``revising_passes``.
-        groups: further statistics, of ``metrics.trace_table.GROUPS``.
+        passes: the result of ``revising_passes``.
+        groups: names of additional statistics, from ``metrics.trace_table.GROUPS``.
+        drops: the tokens that content statistics leave out.
     """
-    whole = Segments(np.append(trace_starts(table), table.num_rows))
-    keys = table.select(list(KEYS)).take(pa.array(whole.starts))
+    traces = Segments(np.append(trace_starts(table), table.num_rows))
+    keys = table.select(list(KEYS)).take(pa.array(traces.starts))
     columns = {name: keys[name].cast(SAMPLES_SCHEMA.field(name).type) for name in KEYS}
     known = None
     if passes:
         rows = zip(*(column.to_pylist() for column in columns.values()), strict=True)
         known = np.array([passes.get(row, 0) for row in rows], np.int64)
-    found = trace_table(trace_arrays(table, whole, known), groups)
+    found = trace_table(trace_arrays(table, traces, known, drops), groups)
     columns |= {name: pa.array(values) for name, values in found.items()}
     stated = spec.get("likelihood")
-    pairs = zip(columns["order"].to_pylist(), columns["temperature"].to_pylist(), strict=True)
-    columns["likelihood"] = pa.array([likelihood(stated, *pair) for pair in pairs], pa.string())
+    told = zip(*(columns[name].to_pylist() for name in _DECIDES), strict=True)
+    columns["likelihood"] = pa.array([likelihood(stated, *values) for values in told], pa.string())
     further = [name for name in columns if name not in SAMPLES_SCHEMA.names]
     return pa.table({name: columns[name] for name in (*SAMPLES_SCHEMA.names, *further)})
 
 
-def trace_arrays(table: pa.Table, whole: Segments, known_S: AnyArray | None = None) -> TraceArrays:
+def trace_arrays(
+    table: pa.Table, traces: Segments, known_S: AnyArray | None = None, drops: ContentDrops = "special"
+) -> TraceArrays:
     """Return a chunk of traces as arrays; see ``TraceArrays.of``."""
     names = [name for name in table.column_names if name not in (*KEYS, "run", "step")]
-    return TraceArrays.of({name: _array(table[name], name) for name in names}, whole, known_S)
+    return TraceArrays.of({name: _array(table[name], name) for name in names}, traces, known_S, drops)
 
 
 def _array(column: pa.ChunkedArray, name: str) -> AnyArray:
-    """Return a column as numbers: a flag without a value is false, any other number NaN."""
+    """Return a column as numbers; null becomes False in a flag and NaN in other columns."""
     if name in FLAGS:
         return np.asarray(column.fill_null(False).to_numpy(), bool)
     if pa.types.is_boolean(column.type) or name == "n_tied":
@@ -174,14 +188,23 @@ def _array(column: pa.ChunkedArray, name: str) -> AnyArray:
     return values.astype(np.int64) if values.dtype.kind in "iu" else values
 
 
-def likelihood(stated: Mapping[str, str] | None, label: str, temperature: float | None) -> str | None:
-    """Return ``exact``, ``estimate`` or ``none``; None where it is not known.
+_DECIDES = ("order", "temperature", "n_overflow_before")
+
+
+def likelihood(
+    stated: Mapping[str, str] | None, label: str, temperature: float | None, n_overflow_before: int = 0
+) -> str | None:
+    """Return ``exact``, ``estimate`` or ``none``; None if unknown.
 
     Args:
-        stated: the spec's own record by label, if it has one.
+        stated: the spec's values by label, if it has them.
         label: of the policy.
         temperature: None or NaN when scoring.
+        n_overflow_before: overflow tokens that a requested token is conditioned on. If there are any, the
+            sum of log q is not a likelihood of the text.
     """
+    if n_overflow_before:
+        return "none"
     drawn = temperature is not None and temperature > 0
     if stated is None:
         return _implied(label, drawn)
@@ -190,7 +213,7 @@ def likelihood(stated: Mapping[str, str] | None, label: str, temperature: float 
 
 @lru_cache(maxsize=1024)
 def _implied(label: str, drawn: bool) -> str | None:
-    """Return what follows from the policy; None where its code is not installed."""
+    """Return the value derived from the policy; None if its code is not installed."""
     from orderlens.rules import parse_policy
 
     try:
@@ -201,7 +224,7 @@ def _implied(label: str, drawn: bool) -> str | None:
 
 @lru_cache(maxsize=1024)
 def label_and_seed(spec: str) -> tuple[str, int | None]:
-    """Return label and seed of an order's spec as traces hold them; the spec where it is not installed."""
+    """Return label and seed of an order's spec as in traces; the spec itself if its code is not installed."""
     from orderlens.rules import parse_policy
 
     try:

@@ -1,4 +1,4 @@
-"""Where a run's rows come from: a folder of committed parts, or tables in memory."""
+"""Sources of a run's rows: a folder of committed parts, or tables in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orderlens.store.codec import (
     stored_schema,
     trace_starts,
 )
-from orderlens.store.frame import fitted
+from orderlens.store.frame import with_schema
 from orderlens.store.parts import compare, opened
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
@@ -37,8 +37,8 @@ from orderlens.store.specfile import SpecFile, current_spec, expected_units, rea
 CHUNK_ROWS = 1 << 16
 
 
-class Source(Protocol):
-    """One run, whatever it is kept in."""
+class RunSource(Protocol):
+    """One run, stored in a folder or in memory."""
 
     label: str
     spec: dict[str, Any]
@@ -56,22 +56,25 @@ class Source(Protocol):
         """Yield a table in chunks."""
 
     def traces(self, columns: Sequence[str] | None, *, dictionaries: bool = False) -> Iterator[pa.Table]:
-        """Yield reveals in chunks of whole traces sorted by step (key strings as dictionaries on request)."""
+        """Yield reveals in chunks of complete traces sorted by step; ``dictionaries`` encodes key strings."""
 
     def find(self, sample_id: str, order: str | None = None, name: str = "reveals") -> Iterator[pa.Table]:
-        """Yield the rows of one sample in a table whose rows belong to traces, of one order or of all."""
+        """Yield the rows of one sample in a table of traces, under one order or under all."""
 
     def is_complete(self) -> bool:
-        """Say whether everything that was asked for is there."""
+        """Return whether all requested units are committed."""
+
+    def n_units(self) -> tuple[int, int | None]:
+        """Return the number of stored units and of requested units; None where the request is not known."""
 
 
-def folder_source(folder: Folder) -> Source:
+def folder_source(folder: Folder) -> RunSource:
     """Return the source of a run folder."""
     return FolderSource(folder, refuse_edited(folder, read_spec(folder)))
 
 
 class FolderSource:
-    """A run folder as it was when opened."""
+    """A run folder, in the state at the time of opening."""
 
     def __init__(self, folder: Folder, spec: SpecFile) -> None:
         self.folder = folder
@@ -88,6 +91,10 @@ class FolderSource:
             )
         return expected is not None and expected <= self.snapshot.unit_keys()
 
+    def n_units(self) -> tuple[int, int | None]:
+        expected = expected_units(self.folder)
+        return len(self.snapshot.unit_keys()), None if expected is None else len(expected)
+
     def tables(self) -> list[str]:
         return sorted(self.snapshot.rows())
 
@@ -95,7 +102,7 @@ class FolderSource:
         return dict(self.snapshot.rows())
 
     def schema(self, name: str) -> pa.Schema:
-        """Return the columns of a table: one look into one part per layout."""
+        """Return the columns of a table; reads one part per layout."""
         if name not in self._schemas:
             found = [full_schema(name, stored) for stored in self.layouts(name).values()]
             empty = full_schema(name, SCHEMAS[name]) if name in SCHEMAS else pa.schema([])
@@ -117,33 +124,33 @@ class FolderSource:
                 yield from read_groups(name, file, _present(name, file, columns))
 
     def traces(self, columns: Sequence[str] | None, *, dictionaries: bool = False) -> Iterator[pa.Table]:
-        """Yield row groups: the writer ends them where traces end."""
+        """Yield row groups; the writer ends them where traces end."""
         for part in self.snapshot.parts("reveals"):
             with self._opened(part, dictionaries=dictionaries) as file:
                 yield from read_groups("reveals", file, _present("reveals", file, columns))
 
     def find(self, sample_id: str, order: str | None = None, name: str = "reveals") -> Iterator[pa.Table]:
-        """Yield the rows of one sample from the row groups that may hold it."""
-        hopeful = [bundle for bundle in self.snapshot.bundles if bundle.may_hold(sample_id, order)]
-        parts = [part for bundle in hopeful for part in bundle.parts if part.table == name]
+        """Yield the rows of one sample, from the row groups that may contain it."""
+        candidates = [bundle for bundle in self.snapshot.bundles if bundle.may_hold(sample_id, order)]
+        parts = [part for bundle in candidates for part in bundle.parts if part.table == name]
         for part in [part for part in parts if part.may_hold(order)]:
             with self._opened(part) as file:
                 for table in read_groups(name, file, groups=groups_with_sample(file, sample_id)):
-                    yield of_sample(table, sample_id, order)
+                    yield rows_of_sample(table, sample_id, order)
 
     @contextmanager
     def _opened(self, part: Part, *, dictionaries: bool = False) -> Iterator[pq.ParquetFile]:
-        """Open a part; anything that is not as it was committed is reported as damage."""
-        with self._damage_named(), opened(self.folder, part, dictionaries=dictionaries) as file:
+        """Open a part; a difference from its record is reported as damage."""
+        with self._damage_errors(), opened(self.folder, part, dictionaries=dictionaries) as file:
             yield file
 
     def compare(self, name: str) -> None:
         """Compare the parts of a table with their records, before DuckDB opens them."""
-        with self._damage_named():
+        with self._damage_errors():
             compare(self.folder, self.snapshot.parts(name))
 
     @contextmanager
-    def _damage_named(self) -> Iterator[None]:
+    def _damage_errors(self) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
@@ -155,12 +162,12 @@ class FolderSource:
 
     def _absence(self, error: FileNotFoundError) -> str:
         if load_snapshot(self.folder).generation != self.snapshot.generation:
-            return f"{self.label} was compacted or repaired while it was read; open it again"
+            return f"{self.label} was compacted or repaired during reading; open it again"
         return f"{self.label}: a part is missing ({one_line(error)}); run: orderlens runs verify {self.label}"
 
 
 def _present(name: str, file: pq.ParquetFile, columns: Sequence[str] | None) -> list[str] | None:
-    """Return the wanted columns that this part can give (parts of free tables may differ)."""
+    """Return the requested columns that this part has (parts of custom tables may differ)."""
     if columns is None:
         return None
     known = full_schema(name, stored_schema(file)).names
@@ -171,7 +178,7 @@ class MemorySource:
     """Tables in memory.
 
     Attributes:
-        units: the tables of each work unit by its key, where the run was computed here and can be saved.
+        units: the tables of each work unit by its key, if the run was computed in this process.
     """
 
     def __init__(
@@ -190,6 +197,9 @@ class MemorySource:
     def is_complete(self) -> bool:
         return True
 
+    def n_units(self) -> tuple[int, int | None]:
+        return len(self.units or ()), None
+
     def tables(self) -> list[str]:
         return sorted(name for name, table in self._tables.items() if table.num_rows)
 
@@ -197,7 +207,7 @@ class MemorySource:
         return {name: self._tables[name].num_rows for name in self.tables()}
 
     def table(self, name: str) -> pa.Table:
-        """Return a whole table, empty when there is none."""
+        """Return a complete table; empty if the run has none of this name."""
         if name in self._tables:
             table = self._tables[name]
             return table.cast(pa.schema([pa.field(field.name, field.type) for field in table.schema]))
@@ -226,10 +236,10 @@ class MemorySource:
                 start = cut
 
     def find(self, sample_id: str, order: str | None = None, name: str = "reveals") -> Iterator[pa.Table]:
-        yield of_sample(self.table(name), sample_id, order)
+        yield rows_of_sample(self.table(name), sample_id, order)
 
 
-def of_sample(table: pa.Table, sample_id: str, order: str | None) -> pa.Table:
+def rows_of_sample(table: pa.Table, sample_id: str, order: str | None) -> pa.Table:
     """Return the rows of one sample under one order, or under all."""
     wanted = pc.equal(table["sample_id"], sample_id)
     return table.filter(wanted if order is None else pc.and_(wanted, pc.equal(table["order"], order)))
@@ -239,7 +249,7 @@ _SEEDED = re.compile(r"(?P<name>[^:+]+):(?P<seed>[0-9]{1,18})(?P<rest>(\+.*)?)")
 
 
 def find_trace(
-    sources: Mapping[str, Source], schema: pa.Schema, sample_id: str, order: str, key: Mapping[str, Any]
+    sources: Mapping[str, RunSource], schema: pa.Schema, sample_id: str, order: str, key: Mapping[str, Any]
 ) -> pa.Table:
     """Return the reveals of one trace with the columns of ``schema``; see ``Run.trace``."""
     name, seed = _order_and_seed(order)
@@ -252,15 +262,17 @@ def find_trace(
 
 
 def _find(
-    sources: Mapping[str, Source], schema: pa.Schema, sample_id: str, order: str, key: Mapping[str, Any]
+    sources: Mapping[str, RunSource], schema: pa.Schema, sample_id: str, order: str, key: Mapping[str, Any]
 ) -> pa.Table:
     unknown = set(key) - {*TRACE_KEY, "run"}
     if unknown:
-        raise UserInputError(f"a trace is not named by '{min(unknown)}' (use {', '.join(TRACE_KEY)} or run)")
+        raise UserInputError(
+            f"'{min(unknown)}' is not part of a trace's key; use {', '.join(TRACE_KEY)} or run"
+        )
     found = []
     for run, source in sources.items():
         if key.get("run", run) == run:
-            found += [fitted(chunk, schema, run) for chunk in source.find(sample_id, order)]
+            found += [with_schema(chunk, schema, run) for chunk in source.find(sample_id, order)]
     table = pa.concat_tables(found) if found else schema.empty_table()
     for name, value in key.items():
         if name != "run":
@@ -281,25 +293,25 @@ def _not_one_trace(sample_id: str, order: str, found: pa.Table) -> str:
     differing = [name for name in names if len(pc.unique(found[name])) > 1]
     return (
         f"sample '{sample_id}' has {found.num_rows} traces under order '{order}'; "
-        f"they differ in {', '.join(differing)}: give it too"
+        f"they differ in {', '.join(differing)}; give a value for it"
     )
 
 
 TEXT = pa.field("text", pa.string())
-"""The column that is put behind ``token_id``."""
+"""The column that follows ``token_id``."""
 
 
-class Pieces:
-    """Token ids and their texts, of one run.
+class TokenTexts:
+    """The texts of one run's tokens by id.
 
     Raises:
-        RunError: the run stores no texts of tokens.
+        RunError: the run does not store token texts.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RunSource) -> None:
         if "tokens" not in source.tables():
             raise RunError(
-                f"{source.label} holds no texts of tokens; decode them with the model: "
+                f"{source.label} does not store token texts; decode them with the model: "
                 "orderlens.load_model(…).tokenizer.decode([token_id])"
             )
         found: dict[Any, Any] = {}
@@ -309,16 +321,16 @@ class Pieces:
         self._texts = pa.array(list(found.values()), pa.string())
 
     def of(self, ids: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the texts of token ids; null for one that is unknown."""
+        """Return the texts of token ids; null for an unknown id."""
         return self._texts.take(pc.index_in(ids.combine_chunks(), value_set=self._ids))
 
 
 def with_text(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of reveals with the text behind ``token_id``."""
+    """Return the schema of reveals with the text after ``token_id``."""
     return schema.insert(schema.get_field_index("token_id") + 1, TEXT)
 
 
-def add_text(chunk: pa.Table, pieces: Pieces) -> pa.Table:
+def add_text(chunk: pa.Table, token_texts: TokenTexts) -> pa.Table:
     """Return reveals with the column ``text``."""
     place = chunk.column_names.index("token_id") + 1
-    return chunk.add_column(place, TEXT, pieces.of(chunk["token_id"]))
+    return chunk.add_column(place, TEXT, token_texts.of(chunk["token_id"]))

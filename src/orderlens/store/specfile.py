@@ -1,9 +1,9 @@
-"""``spec.json``: what a run computes (must match on resume) and where it was started (need not).
+"""``spec.json``: what a run computes (must match on resume) and where it was started (need not match).
 
-Written first and only once. A folder with another spec is refused with the fields that differ; a file that
-was edited by hand or damaged no longer fits its digests and is refused too. What is added to a complete run
-is stated by an *extension*: one sealed record each, never changed, with the spec of the run including the
-addition and the units that bring it. The run is complete again when they are committed.
+Written first and only once. A folder with another spec is rejected, with a list of the differing fields. A
+file that was edited by hand or damaged does not match its digests and is rejected too. An addition to a
+complete run is an *extension*: a sealed record, never changed, with the new spec of the run and the keys of
+the additional units. The run is complete again when these are committed.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class SpecFile:
         spec: what the run computes.
         digest: sha256 of the canonical JSON of ``spec`` when it was written.
         provenance: where the run was started.
-        whole: whether the file fits the digest of all that is in it.
+        intact: whether the file matches its digest.
     """
 
     spec: dict[str, Any]
     digest: str
     provenance: dict[str, Any]
-    whole: bool
+    intact: bool
 
     @property
     def edited(self) -> bool:
-        """Whether the spec no longer fits its digest."""
-        return not _fits(self.spec, self.digest)
+        """Whether the spec does not match its digest."""
+        return not _matches(self.spec, self.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Extension:
     """One addition to a complete run.
 
     Attributes:
-        spec: of the whole run, with this addition and all earlier ones.
+        spec: of the run with this addition and all earlier ones.
         orders: specs of the new orders.
         samples: (task, id) of the new samples.
-        units: keys of the units that compute it.
+        units: keys of the additional units.
     """
 
     spec: dict[str, Any]
@@ -71,7 +71,9 @@ def plain_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
         canonical(value)
     except UnicodeEncodeError as error:
         shown = ascii(error.object[error.start : error.end])
-        raise UserInputError(f"the run's spec holds {shown}, half of a character; use whole text") from error
+        raise UserInputError(
+            f"the run's spec contains {shown}, an incomplete character; use valid Unicode text"
+        ) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise UserInputError(f"the run's spec cannot be written as JSON: {one_line(error)}") from error
     return value
@@ -86,40 +88,37 @@ def _plain_value(value: Any) -> Any:
 
 
 def create_spec(folder: Folder, spec: Mapping[str, Any], provenance: Mapping[str, Any]) -> SpecFile:
-    """Write ``spec.json``, or check that the one which is there says the same.
+    """Write ``spec.json``, or check that an existing one is the same.
 
     Raises:
-        RunError: the folder holds another spec, or files that are no run.
+        RunError: the folder contains another spec, or files that are not a run.
         CorruptRunError: its spec was edited or damaged.
     """
-    wanted = plain_spec(spec)
+    requested = plain_spec(spec)
     try:
         found = _spec_of(folder, folder.read(SPEC))
     except FileNotFoundError:
         _refuse_foreign_folder(folder)
-        folder.create(SPEC, _sealed(wanted, digest_of(wanted), provenance))
+        folder.create(SPEC, _sealed(requested, digest_of(requested), provenance))
         found = read_spec(folder)
-    if wanted != found.spec and wanted not in [item.spec for item in read_extensions(folder)]:
-        _check_same(folder, found, wanted)
+    if requested != found.spec and requested not in [item.spec for item in read_extensions(folder)]:
+        _check_same(folder, found, requested)
     return writable(folder, found)
 
 
 def _refuse_foreign_folder(folder: Folder) -> None:
-    """A folder with committed work but no spec is damaged; one with other files is not ours to fill.
-
-    Nor is one inside another run.
-    """
+    """Reject a folder with other files, and a folder inside another run."""
     if (outer := _run_around(folder)) is not None:
-        raise RunError(f"{folder.label} is inside the run {outer}; choose a place outside it")
+        raise RunError(f"{folder.label} is inside the run {outer}; choose a folder outside it")
     found = folder.some_file()
-    if found is not None and not folder.exists(SPEC):  # else another process wrote the spec since we looked
+    if found is not None and not folder.exists(SPEC):  # else another process has just written the spec
         raise RunError(
-            f"{folder.label} is not empty and not a run (it holds {found}); choose an empty or new folder"
+            f"{folder.label} is not empty and not a run (it contains {found}); choose an empty or new folder"
         )
 
 
 def _run_around(folder: Folder) -> str | None:
-    """Return the run that a folder is in."""
+    """Return the run that contains a folder."""
     place, files = folder.location("").rstrip("/"), folder.filesystem()
     if files is None:
         found = run_around(Path(place).parent)
@@ -130,7 +129,7 @@ def _run_around(folder: Folder) -> str | None:
 
 
 def read_spec(folder: Folder) -> SpecFile:
-    """Read ``spec.json``; refuses what is no run, damaged, or of another schema."""
+    """Read ``spec.json``; rejects a folder that is not a run, is damaged, or has another schema."""
     try:
         data = folder.read(SPEC)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -141,25 +140,23 @@ def read_spec(folder: Folder) -> SpecFile:
 def _spec_of(folder: Folder, data: bytes) -> SpecFile:
     value = _parsed(folder, data)
     body = {name: item for name, item in value.items() if name != "digest"}
-    whole = "digest" in value and _fits(body, value["digest"])
-    if value.get("format") != FORMAT and (whole or "spec_digest" not in value):
+    intact = "digest" in value and _matches(body, value["digest"])
+    if value.get("format") != FORMAT and (intact or "spec_digest" not in value):
         raise RunError(f"{folder.label} is not a run: its {SPEC} was not written by orderlens")
     wrong = [name for name, kind in _FIELDS.items() if not isinstance(value.get(name), kind)]
-    other = value.get("schema_version") != SCHEMA_VERSION if whole else set(value) == _UNSEALED
+    other = value.get("schema_version") != SCHEMA_VERSION if intact else set(value) == _UNSEALED
     if other and not wrong:
         raise RunError(
-            f"{folder.label} was written by another version of orderlens (schema {value['schema_version']}), "
-            f"this one reads {SCHEMA_VERSION} only; use that version, or decode again into a new folder"
+            f"{folder.label} was written by another version of orderlens (schema {value['schema_version']}); "
+            f"this version reads only {SCHEMA_VERSION}; use that version, or decode again into a new folder"
         )
     if wrong or value["schema_version"] != SCHEMA_VERSION:
-        raise CorruptRunError(
-            _damage(folder, f"'{wrong[0] if wrong else 'schema_version'}' is not as written")
-        )
-    return SpecFile(value["spec"], value["spec_digest"], value.get("provenance", {}), whole)
+        raise CorruptRunError(_damage(folder, f"'{wrong[0] if wrong else 'schema_version'}' has changed"))
+    return SpecFile(value["spec"], value["spec_digest"], value.get("provenance", {}), intact)
 
 
 def repair_spec(folder: Folder, found: SpecFile) -> None:
-    """Seal the file anew after damage outside the spec: in the provenance or the names of the fields."""
+    """Rewrite the file after damage outside the spec: in the provenance or the names of the fields."""
     folder.put(SPEC, _sealed(found.spec, found.digest, found.provenance))
 
 
@@ -177,7 +174,7 @@ def _sealed(spec: Mapping[str, Any], digest: str, provenance: Mapping[str, Any])
 
 _FIELDS = {"schema_version": str, "spec": dict, "spec_digest": str}
 _UNSEALED = {*_FIELDS, "format", "provenance"}
-"""Fields of a file that carries no digest of its own: one from before the first release."""
+"""Fields of a file without its own digest, as written before the first release."""
 
 
 def _parsed(folder: Folder, data: bytes) -> dict[str, Any]:
@@ -194,7 +191,7 @@ def _damage(folder: Folder, what: str) -> str:
     return f"{folder.label}/{SPEC} is damaged ({what}); restore it from a copy"
 
 
-def _fits(value: Any, digest: object) -> bool:
+def _matches(value: Any, digest: object) -> bool:
     try:
         return digest_of(value) == digest
     except (ValueError, RecursionError):  # NaN, a lone surrogate
@@ -205,7 +202,7 @@ def refuse_edited(folder: Folder, found: SpecFile) -> SpecFile:
     """Return ``found`` unless it was changed after it was written."""
     if found.edited:
         raise CorruptRunError(
-            f"{folder.label}/{SPEC} was edited or damaged after the run was started (its digest does not "
+            f"{folder.label}/{SPEC} was edited or damaged after the start of the run (its digest does not "
             "match); undo the edit, restore it from a copy, or start a new run in another folder"
         )
     return found
@@ -214,7 +211,7 @@ def refuse_edited(folder: Folder, found: SpecFile) -> SpecFile:
 def writable(folder: Folder, found: SpecFile) -> SpecFile:
     """Return ``found`` unless it was edited or damaged."""
     refuse_edited(folder, found)
-    if not found.whole:
+    if not found.intact:
         raise CorruptRunError(
             f"{folder.label}/{SPEC} is damaged (its digest does not match); "
             f"run: orderlens runs verify {folder.label} --repair"
@@ -222,17 +219,17 @@ def writable(folder: Folder, found: SpecFile) -> SpecFile:
     return found
 
 
-def _check_same(folder: Folder, found: SpecFile, wanted: Mapping[str, Any]) -> None:
-    differences = spec_diff(found.spec, wanted)
+def _check_same(folder: Folder, found: SpecFile, requested: Mapping[str, Any]) -> None:
+    differences = spec_diff(found.spec, requested)
     listed = "; ".join(differences[:_SHOWN]) + (" …" if len(differences) > _SHOWN else "")
     if found.edited:
         shown = f" (differs from this command in: {listed})" if differences else ""
         raise CorruptRunError(
-            f"{folder.label}/{SPEC} was edited or damaged after the run was started: its digest does not "
+            f"{folder.label}/{SPEC} was edited or damaged after the start of the run: its digest does not "
             f"match{shown}; undo the edit, restore it from a copy, or use another folder"
         )
     if differences:
-        raise RunError(f"{folder.label} holds a run with another spec: {listed}; use another folder")
+        raise RunError(f"{folder.label} contains a run with another spec: {listed}; use another folder")
 
 
 def read_extensions(folder: Folder) -> list[Extension]:
@@ -252,7 +249,7 @@ def read_extensions(folder: Folder) -> list[Extension]:
 
 
 def add_extension(folder: Folder, number: int, extension: Extension) -> bool:
-    """Write the ``number``-th extension (from 1); False when another process wrote it meanwhile."""
+    """Write the ``number``-th extension (from 1); return False if another process has written it."""
     return folder.create(_extension_file(number), seal(asdict(extension)))
 
 
@@ -260,14 +257,14 @@ def _extension_file(number: int) -> str:
     return f"{EXTENSIONS}/{number:06d}.json"
 
 
-def current_spec(folder: Folder, started_with: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a run with all that was added to it."""
+def current_spec(folder: Folder, initial: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of a run with all its extensions."""
     extensions = read_extensions(folder)
-    return extensions[-1].spec if extensions else dict(started_with)
+    return extensions[-1].spec if extensions else dict(initial)
 
 
 def expected_units(folder: Folder) -> set[str] | None:
-    """Return the units that a complete run has, extensions included; None before it was first complete."""
+    """Return the units of a complete run, including extensions; None before its first completion."""
     completed = read_completion(folder)
     if completed is None:
         return None
@@ -275,19 +272,19 @@ def expected_units(folder: Folder) -> set[str] | None:
 
 
 def spec_diff(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return one line per field that differs between two specs, what tells people most first."""
+    """Return one line per field that differs between two specs, the most informative first."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         lines = []
-        for name in sorted({*old, *new}, key=_telling):
+        for name in sorted({*old, *new}, key=_by_importance):
             inner = f"{path}.{name}" if path else str(name)
             lines += spec_diff(old.get(name, _ABSENT), new.get(name, _ABSENT), inner)
         return lines
     same = _ABSENT not in (old, new) and canonical(old) == canonical(new)
-    return [] if same else [f"{path or 'spec'}: the run has {_shown(old)}, asked for {_shown(new)}"]
+    return [] if same else [f"{path or 'spec'}: the run has {_shown(old)}, requested {_shown(new)}"]
 
 
-def _telling(name: str) -> tuple[int, str]:
-    """Sort the names of things before their properties, and digests last."""
+def _by_importance(name: str) -> tuple[int, str]:
+    """Return a sort key: kinds and names first, digests last."""
     places = {"kind": 0, "model": 0, "name": 0, "orders": 1, "digest": 3}
     return places.get(name, 2), name
 

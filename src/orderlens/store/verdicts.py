@@ -1,7 +1,7 @@
-"""Which of several verdicts about one response counts: the newest of the rule by which its task is graded.
+"""Selects the verdict that counts for a response: the newest one of its task's grading rule.
 
-Grading again adds verdicts, it never replaces any. Tables, lists and the view of a single trace go by the
-same rule. Knows tables of verdicts only.
+Regrading adds verdicts and never replaces any. Tables, lists and the display of a single trace use the same
+selection. Depends only on tables of verdicts.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from orderlens.store.schema import TRACE_KEY
 
 Response: TypeAlias = tuple[Any, ...]
 Newest: TypeAlias = dict[tuple[Response, str | None], tuple[int, int]]
-"""By response and rule: generation and place of the newest verdict; the last among equals."""
+"""(response, rule) → generation and row of the newest verdict; the last row among equals."""
 Rules: TypeAlias = Mapping[str | None, str | None]
-"""The rule by which the responses of each task count."""
+"""Task → its grading rule."""
 COLUMNS = (*TRACE_KEY, "run", "grader", "generation")
-"""What decides which verdict counts."""
+"""Columns that determine which verdict counts."""
 
 
 def latest_verdicts(verdicts: pa.Table, grader: str | None = None, rules: Rules | None = None) -> pa.Table:
-    """Return one verdict per response, its newest one of the rule by which all responses of a task count.
+    """Return one verdict per response: the newest one of its task's grading rule.
 
     Args:
         verdicts: table ``verdicts`` of one run, or of several with a column ``run``.
-        grader: the rule to use.
-        rules: those of the whole table, where these are a part of its rows.
+        grader: the rule to use for all tasks.
+        rules: rules by task, if ``verdicts`` is only a part of the table from which they follow.
 
     Raises:
         UserInputError: a task has no verdict of the named grader.
@@ -44,8 +44,8 @@ def latest_verdicts(verdicts: pa.Table, grader: str | None = None, rules: Rules 
 def task_rules(verdicts: pa.Table) -> Rules:
     """Return the rule of each task: the one that graded most of its responses.
 
-    Among those that graded as many it is the one that graded most of them last, then the first by name. So no
-    response is lost when a part of a run was graded again by another rule.
+    Ties go to the rule with most of the newest verdicts, then to the first by name. So no response is lost
+    when a part of a run was regraded by another rule.
     """
     named: dict[str | None, set[str]] = defaultdict(set)
     for pair in verdicts.group_by(["task", "grader"]).aggregate([]).to_pylist():
@@ -65,8 +65,8 @@ def _newest(verdicts: pa.Table) -> Newest:
     return found
 
 
-def _rules(newest: Newest, wanted: str | None) -> Rules:
-    """Return the wanted rule, or that of ``task_rules``, for each task."""
+def _rules(newest: Newest, requested: str | None) -> Rules:
+    """Return the requested rule, or that of ``task_rules``, for each task."""
     last: dict[Response, int] = {}
     for (response, _), (generation, _) in newest.items():
         last[response] = max(last.get(response, 0), generation)
@@ -74,14 +74,14 @@ def _rules(newest: Newest, wanted: str | None) -> Rules:
     for (response, rule), (generation, _) in newest.items():
         found = counts[response[0]]
         if rule is not None:
-            graded, newly = found.get(rule, (0, 0))
-            found[rule] = [graded + 1, newly + (generation == last[response])]
-    return {task: _rule(found, wanted) for task, found in counts.items()}
+            n_graded, n_newest = found.get(rule, (0, 0))
+            found[rule] = [n_graded + 1, n_newest + (generation == last[response])]
+    return {task: _rule(found, requested) for task, found in counts.items()}
 
 
-def _rule(counts: Mapping[str, Sequence[int]], wanted: str | None) -> str | None:
-    """Return the rule with the most responses, then with the most of which it spoke last, then by name."""
-    if wanted is not None and wanted not in counts:
+def _rule(counts: Mapping[str, Sequence[int]], requested: str | None) -> str | None:
+    """Return the rule with the most responses, then with the most newest verdicts, then the first by name."""
+    if requested is not None and requested not in counts:
         known = ", ".join(sorted(counts)) or "none"
-        raise UserInputError(f"no verdicts of grader '{wanted}' (present: {known})")
-    return wanted or max(sorted(counts), key=lambda rule: tuple(counts[rule]), default=None)
+        raise UserInputError(f"no verdicts of grader '{requested}' (present: {known})")
+    return requested or max(sorted(counts), key=lambda rule: tuple(counts[rule]), default=None)

@@ -1,8 +1,8 @@
-"""Checking a run against its records, and putting damaged units back into the queue.
+"""Verify a run against its records, and repair it by queueing damaged units again.
 
-``verify_run`` reads everything and changes nothing. ``repair_run`` moves what is damaged or foreign into
-``quarantine/`` and removes the records of the units concerned; running the original command again computes
-exactly those.
+``verify_run`` reads all files and changes none. ``repair_run`` moves damaged and foreign files to
+``quarantine/`` and removes the records of the affected units. Running the original command again computes
+exactly these units.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _FOREIGN = "the file does not belong to the run; readers ignore it"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem of a run.
 
     Attributes:
         kind: missing, damaged, values, duplicate, record, completion, environment, spec, extension, foreign.
-        path: the file concerned.
-        message: what is wrong with it.
+        path: the affected file.
+        message: a description of the problem.
         units: the units to compute again.
     """
 
@@ -78,7 +78,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong (leftovers of killed workers are harmless)."""
+        """Whether there is no problem (leftovers of killed workers are harmless)."""
         return not self.findings
 
     @property
@@ -96,13 +96,13 @@ def verify_run(folder: Folder, *, quick: bool = False) -> Report:
 
     Args:
         folder: the run.
-        quick: compare only presence and size of the parts.
+        quick: check only existence and size of the parts.
 
     Raises:
         RunError: the folder is not a run, or has another schema.
     """
     spec = read_spec(folder)
-    names = folder.sizes()  # listed first: what appears later belongs to workers that are active now
+    names = folder.sizes()  # listed first: files that appear later belong to active workers
     snapshot = load_snapshot(folder)
     completion = read_completion(folder)
     counts = len(snapshot.unit_keys()), len(snapshot.parts()), snapshot.rows()
@@ -124,14 +124,14 @@ def verify_run(folder: Folder, *, quick: bool = False) -> Report:
 
 def _spec_problems(spec: SpecFile) -> Iterator[Problem]:
     if spec.edited:
-        text = "the spec was edited or damaged after the run was started; undo the edit or restore a copy"
+        text = "the spec was edited or damaged after the start of the run; undo the edit or restore a copy"
         yield Problem("spec", SPEC, text)
-    elif not spec.whole:
+    elif not spec.intact:
         yield Problem("spec", SPEC, "the file is damaged outside the spec: its digest does not match")
 
 
 def _extensions(folder: Folder) -> tuple[set[str], list[Problem]]:
-    """Return the units that extensions bring, and what is wrong with their records."""
+    """Return the units of extensions, and the problems of their records."""
     try:
         return {key for extension in read_extensions(folder) for key in extension.units}, []
     except CorruptRunError as error:
@@ -145,16 +145,16 @@ def _environment_problems(folder: Folder, names: Iterable[str]) -> Iterator[Prob
             try:
                 read_environment(folder, base.removesuffix(".json"))
             except CorruptRunError:
-                yield Problem("environment", name, "its content does not fit its name: it is damaged")
+                yield Problem("environment", name, "the file is damaged: its content does not match its name")
 
 
 def _record_problems(folder: Folder, snapshot: Snapshot, names: Iterable[str]) -> Iterator[Problem]:
     for name in snapshot.damaged:
-        yield Problem("record", name, "the record is damaged; its unit counts as not computed")
+        yield Problem("record", name, "the record is damaged; its unit counts as not committed")
     repeated = [bundle for bundle in snapshot.bundles if bundle.record in names]
     for bundle in repeated if snapshot.generation else ():
         if read_bundle(folder, bundle.record) is None:
-            yield Problem("record", bundle.record, "the record is damaged, but the catalog repeats it")
+            yield Problem("record", bundle.record, "the record is damaged, but the catalog has a copy")
 
 
 def _completion_problems(
@@ -188,18 +188,18 @@ def _part_problems(folder: Folder, snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def _count_problems(bundle: Bundle) -> Iterator[Problem]:
-    """Compare what units say they committed with what their parts hold."""
+    """Compare the row counts of the units with those of the parts."""
     for table in {name for rows in bundle.units.values() for name in rows}:
-        said, held = sum(rows.get(table, 0) for rows in bundle.units.values()), bundle.rows(table)
-        if said != held:
-            text = f"the units committed {said} rows of '{table}', the parts hold {held}"
+        committed, stored = sum(rows.get(table, 0) for rows in bundle.units.values()), bundle.rows(table)
+        if committed != stored:
+            text = f"the units committed {committed} rows of '{table}', the parts contain {stored}"
             yield Problem("record", bundle.record, text, tuple(bundle.units))
 
 
 def _check_part(folder: Folder, part: Part, seen: dict[tuple[object, ...], str]) -> Iterator[tuple[str, str]]:
-    """Yield (kind, message) of everything wrong with one part."""
+    """Yield (kind, message) of each problem of one part."""
     try:
-        with opened(folder, part, afresh=True) as file:
+        with opened(folder, part, recheck=True) as file:
             rows = file.metadata.num_rows
             if rows != part.rows:
                 yield "damaged", f"it has {rows} rows instead of {part.rows}"
@@ -217,7 +217,7 @@ def _check_part(folder: Folder, part: Part, seen: dict[tuple[object, ...], str])
 def _duplicates(
     table: pa.Table, part: Part, seen: dict[tuple[object, ...], str]
 ) -> Iterator[tuple[str, str]]:
-    """Notice a trace that another part or row group already holds."""
+    """Yield the traces that another part or row group also contains."""
     keys = table.select(list(TRACE_KEY)).take(trace_starts(table)).to_pylist()
     for key in keys:
         name = tuple(key.values())
@@ -229,24 +229,24 @@ def _duplicates(
         seen[name] = part.path
 
 
-def _unlisted(names: Iterable[str], snapshot: Snapshot, useless: list[str]) -> list[str]:
-    """Return the files that no record and no rule of the layout accounts for."""
-    ours = {SPEC, COMPLETE, catalog_file(snapshot.generation), *useless, *snapshot.damaged}
+def _unlisted(names: Iterable[str], snapshot: Snapshot, unneeded: list[str]) -> list[str]:
+    """Return the files that are neither in a record nor part of the layout of a run."""
+    ours = {SPEC, COMPLETE, catalog_file(snapshot.generation), *unneeded, *snapshot.damaged}
     ours |= {part.path for part in snapshot.parts()} | {bundle.record for bundle in snapshot.bundles}
     return sorted(name for name in set(names) - ours if not _is_ours(name))
 
 
 def _is_ours(name: str) -> bool:
-    """Recognise what is not listed but may be there: claims, failures, workers, quarantine and writes."""
+    """Return whether a file belongs to a run without being in a record: claims, failures, logs, …."""
     folder, _, base = name.rpartition("/")
-    known = leased_stem(name) is not None or failed_stem(name) is not None or base.startswith(TEMPORARY)
-    known = known or (folder, base.rpartition(".")[2]) in ((WORKERS, "json"), (LOGS, "jsonl"))
-    kept = folder in ("environments", EXTENSIONS) and base.endswith(".json")
-    return known or kept or name.startswith(f"{QUARANTINE}/")
+    of_worker = leased_stem(name) is not None or failed_stem(name) is not None or base.startswith(TEMPORARY)
+    of_worker = of_worker or (folder, base.rpartition(".")[2]) in ((WORKERS, "json"), (LOGS, "jsonl"))
+    of_run = folder in ("environments", EXTENSIONS) and base.endswith(".json")
+    return of_worker or of_run or name.startswith(f"{QUARANTINE}/")
 
 
 def _is_uncommitted(folder: Folder, name: str, run: str) -> bool:
-    """Say whether a part of this run was written but never committed (a killed or a working worker's)."""
+    """Return whether the file is a part of this run that was written but not (yet) committed."""
     if not name.startswith("parts/"):
         return False
     try:
@@ -260,30 +260,30 @@ def _is_uncommitted(folder: Folder, name: str, run: str) -> bool:
 
 
 def repair_run(folder: Folder, *, force: bool = False) -> Report:
-    """Move damaged and foreign files to ``quarantine/`` and re-queue the units concerned.
+    """Move damaged and foreign files to ``quarantine/`` and queue the affected units again.
 
     Args:
         folder: the run.
-        force: go ahead although workers of another machine may still be active.
+        force: repair even if workers on another machine may be active.
 
     Returns:
         The report of the verification before the repair.
 
     Raises:
         RunError: workers are active.
-        CorruptRunError: the spec itself was edited or damaged (only a copy of it can undo that).
+        CorruptRunError: the spec was edited or damaged (restore it from a copy).
     """
     spec = refuse_edited(folder, read_spec(folder))
-    read_extensions(folder)  # like the spec: only a copy can undo its damage
+    read_extensions(folder)  # raises if one is damaged: like the spec, it can only be restored from a copy
     active = live_leases(folder)
     if active and not force:
         raise RunError(
-            f"{folder.label} has {len(active)} claims of workers that may be alive ({active[0]}); "
-            "stop them first, or add --force if they are gone"
+            f"{folder.label} has {len(active)} claims of workers that may be active ({active[0]}); "
+            "stop the workers first, or add --force if they no longer exist"
         )
     with maintenance(folder):
         report = verify_run(folder)
-        if not spec.whole:
+        if not spec.intact:
             folder.put(f"{QUARANTINE}/{SPEC}", folder.read(SPEC))
             repair_spec(folder, spec)
         _requeue(folder, report)
@@ -292,35 +292,35 @@ def repair_run(folder: Folder, *, force: bool = False) -> Report:
 
 
 def _requeue(folder: Folder, report: Report) -> None:
-    """Remove the completion first and the records last: a crash leaves a run to repair, not a wrong one."""
+    """Remove damaged files, completion first and records last: after a crash the repair can be repeated."""
     redo, snapshot = set(report.redo), load_snapshot(folder)
     if any(problem.kind not in ("foreign", "environment", "spec") for problem in report.findings):
         folder.remove(COMPLETE)
     broken = [bundle for bundle in snapshot.bundles if not redo.isdisjoint(bundle.units)]
     for name in [part.path for bundle in broken for part in bundle.parts]:
-        _set_aside(folder, name)
+        _quarantine(folder, name)
     for problem in report.findings:
         if problem.kind in ("foreign", "record", "environment") and problem.path not in {
             bundle.record for bundle in broken
         }:
-            _set_aside(folder, problem.path)
+            _quarantine(folder, problem.path)
     for bundle in broken:
         folder.remove(bundle.record)
     _renew_catalog(folder, broken)
 
 
 def _renew_catalog(folder: Folder, broken: list[Bundle]) -> None:
-    """Write a catalog without the broken bundles, and any record of a sound one that was lost."""
+    """Write a catalog without the broken bundles, and the missing records of valid ones."""
     snapshot = load_snapshot(folder)
-    gone = {key for bundle in broken for key in bundle.units}
-    sound = [bundle for bundle in snapshot.bundles if gone.isdisjoint(bundle.units)]
-    for bundle in sound:
+    removed = {key for bundle in broken for key in bundle.units}
+    valid = [bundle for bundle in snapshot.bundles if removed.isdisjoint(bundle.units)]
+    for bundle in valid:
         if not folder.exists(bundle.record):
             folder.put(bundle.record, seal(bundle.to_json()))
-    if snapshot.generation and not save_catalog(folder, snapshot, sound):
-        raise RunError(f"{folder.label} was changed by another process meanwhile; run the command again")
+    if snapshot.generation and not save_catalog(folder, snapshot, valid):
+        raise RunError(f"{folder.label} was changed by another process during repair; run the command again")
 
 
-def _set_aside(folder: Folder, name: str) -> None:
+def _quarantine(folder: Folder, name: str) -> None:
     if folder.exists(name):
         folder.move(name, f"{QUARANTINE}/{name}")

@@ -1,7 +1,7 @@
-"""Writing a run: claim a unit, commit it, and say when all is done (``runs.loop`` goes through all units).
+"""Writing a run: claim a unit, commit it, finish the run (``runs.loop`` iterates over the units).
 
 A unit is committed by its record: parts first, the record last, and only the first record of a unit counts.
-Readers see whole units or nothing. The module does not know what a unit computes.
+Readers see a unit completely or not at all. Does not depend on what a unit computes.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def open_writer(
     *,
     lease_s: float = DEFAULT_LEASE_S,
 ) -> RunWriter:
-    """Create the run folder at ``path``, or resume the run that is there.
+    """Create the run folder at ``path``, or resume an existing run.
 
     Args:
         path: local path or address (``s3://…``).
-        spec: everything that determines the rows; must be the same on resume.
+        spec: all settings that determine the rows; must be the same on resume.
         filesystem: fsspec or pyarrow file system of ``path``; None derives it.
-        lease_s: seconds without a sign of life after which a worker's claim may be taken over.
+        lease_s: seconds without a renewal after which a worker's claim expires.
 
     Raises:
-        RunError: the folder holds something else; the message lists what differs.
+        RunError: the folder has other content; the message lists the differences.
         StorageError: the folder cannot be written.
     """
     folder = open_folder(path, filesystem)
@@ -76,13 +76,13 @@ def open_writer(
 
 
 class RunWriter:
-    """One worker's hand on a run; several may work on the same run at once.
+    """The writer of one worker; several workers may write to the same run concurrently.
 
     Attributes:
-        folder: where the run lives.
+        folder: the run folder.
         spec: the run's spec as plain JSON values.
-        lease_s: the lease of this worker's claims in seconds.
-        done: units that are committed, as far as this worker has seen.
+        lease_s: duration of this worker's claims in seconds.
+        done: committed units that this worker has seen.
     """
 
     def __init__(self, folder: Folder, spec: SpecFile, lease_s: float) -> None:
@@ -94,10 +94,10 @@ class RunWriter:
         self._known: dict[str, list[Bundle]] = {}
         self._catalogued: set[str] | None = None
         self.done: set[str] = set()
-        self._looked = -float("inf")
-        self._environment = self._note_environment()
+        self._checked_at = -float("inf")
+        self._environment = self._record_environment()
 
-    def _note_environment(self) -> str:
+    def _record_environment(self) -> str:
         content = environment()
         name = digest_of(content)[:16]
         if not self.folder.exists(environment_file(name)):
@@ -113,18 +113,18 @@ class RunWriter:
         return snapshot
 
     def pending(self, keys: Iterable[str], *, by_name: bool = False) -> list[str]:
-        """Return the keys that nobody has committed yet, in the given order without repetitions.
+        """Return the keys that are not committed yet, in the given order without repetitions.
 
         Args:
-            keys: the units in question.
-            by_name: trust that records are sound: one listing instead of a look into each.
+            keys: the units.
+            by_name: assume that records are valid: one listing instead of reading each record.
         """
-        wanted = list(dict.fromkeys(keys))
-        self.done = self._named(wanted) if by_name else self._snapshot().unit_keys()
-        return [key for key in wanted if key not in self.done]
+        distinct = list(dict.fromkeys(keys))
+        self.done = self._with_record(distinct) if by_name else self._snapshot().unit_keys()
+        return [key for key in distinct if key not in self.done]
 
-    def _named(self, keys: Iterable[str]) -> set[str]:
-        """Return the units that have a record, in a file of their own or in the catalog of our first look."""
+    def _with_record(self, keys: Iterable[str]) -> set[str]:
+        """Return the units with a record: a separate file, or an entry in the catalog read first."""
         if self._catalogued is None:
             catalog = newest_catalog(self.folder, self._known)[1]
             self._catalogued = {key for bundle in catalog for key in bundle.units}
@@ -132,22 +132,22 @@ class RunWriter:
         return self._catalogued | {key for key in keys if unit_file(key) in names}
 
     def committed(self, key: str) -> bool:
-        """Say whether a unit is committed."""
+        """Return whether a unit is committed."""
         if key in self.done or read_bundle(self.folder, unit_file(key)) is not None:
             return True
-        # A complete run may have been compacted since; then the unit's own record is gone.
+        # Compaction of a complete run removes the records of single units.
         return self.folder.exists(COMPLETE) and not self.pending([key])
 
-    def held(self) -> dict[str, list[str]]:
-        """Return the units (as file stems) that somebody has claimed, dead or alive, with their claims."""
+    def claims(self) -> dict[str, list[str]]:
+        """Return unit (as file stem) → its claim files, of live and dead workers."""
         return lease_files(self.folder)
 
     def claim(self, key: str, names: Iterable[str] | None = None) -> Lease | None:
-        """Lease a unit for this worker; None when it is committed or a live worker has it.
+        """Lease a unit for this worker; None if it is committed or a live worker has it.
 
         Args:
             key: the unit.
-            names: its claims as ``held`` gave them a moment ago; None asks for them.
+            names: its claim files from a recent call of ``claims``; None lists them.
         """
         claim = self._claims.acquire(key, names)
         if claim is not None and self.committed(key):
@@ -155,22 +155,22 @@ class RunWriter:
             return None
         return claim
 
-    def take(self, key: str) -> Lease | None:
-        """Lease a unit that was free at the last look; None when another worker was faster.
+    def claim_new(self, key: str) -> Lease | None:
+        """Lease a unit that no worker has claimed before; None if another worker was faster.
 
-        As a rule that is one request: claims stay until the run is finished. So that a worker which slept
-        through that does not begin again, it looks for the end of the run now and then.
+        This usually takes one request, because claims stay until the run is finished. From time to time the
+        worker also checks for the end of the run, so that a suspended worker does not start it again.
         """
-        claim = self._claims.take(key)
-        if claim is not None and time.monotonic() - self._looked > self.lease_s / 2:
+        claim = self._claims.acquire_new(key)
+        if claim is not None and time.monotonic() - self._checked_at > self.lease_s / 2:
             if key in set(read_completion(self.folder) or ()) and self.committed(key):
                 claim.release()
                 return None
-            self._looked = time.monotonic()
+            self._checked_at = time.monotonic()
         return claim
 
     def commit(self, key: str, tables: Mapping[str, pa.Table]) -> bool:
-        """Commit a unit's rows as a whole; False when another worker already did (then nothing is added)."""
+        """Commit a unit's rows atomically; return False, without a change, if another worker was first."""
         parts, bundle = self._encode(key, tables)
         for part, data in parts:
             self.folder.put(part.path, data)
@@ -198,45 +198,43 @@ class RunWriter:
             return True
         if read_bundle(self.folder, bundle.record) is not None:
             return False
-        _log.warning("%s/%s was damaged; the unit was computed again", self.folder.label, bundle.record)
+        _log.warning("%s/%s is damaged; the unit was computed again", self.folder.label, bundle.record)
         self.folder.put(bundle.record, record)
         return True
 
     def _drop(self, bundle: Bundle) -> None:
-        """Remove the parts of a commit that came second, unless the first one has the very same."""
-        winner = read_bundle(self.folder, bundle.record) if self.folder.exclusive else None
-        if winner is not None:
-            kept = {part.path for part in winner.parts}
+        """Remove the parts of a second commit that the first commit does not share."""
+        first = read_bundle(self.folder, bundle.record) if self.folder.exclusive else None
+        if first is not None:
+            in_use = {part.path for part in first.parts}
             for part in bundle.parts:
-                if part.path not in kept:
+                if part.path not in in_use:
                     self.folder.remove(part.path)
 
     def finish(self, keys: Iterable[str]) -> None:
-        """Write the catalog and, last of all, the completion record.
+        """Write the catalog and then the completion record.
 
-        Keys of earlier calls stay expected, so a run may be finished again after more units were added.
+        Keys of earlier calls stay expected, so a run can be finished again with additional units.
 
         Raises:
             RunError: some of the keys are not committed.
         """
-        wanted = set(keys)
-        while not self.finished(wanted):
+        expected = set(keys)
+        while not self.finished(expected):
             snapshot = trusted(self.folder, self._snapshot())
-            _refuse_missing(self.folder, wanted, snapshot)
-            if save_catalog(
-                self.folder, snapshot, snapshot.bundles
-            ):  # else another worker was first: look again
-                write_completion(self.folder, wanted | set(read_completion(self.folder) or ()))
-        if self.folder.exclusive:  # also when the run was complete: a finisher may have been killed here
+            _refuse_missing(self.folder, expected, snapshot)
+            if save_catalog(self.folder, snapshot, snapshot.bundles):  # else another worker was first: retry
+                write_completion(self.folder, expected | set(read_completion(self.folder) or ()))
+        if self.folder.exclusive:  # also for a complete run: a worker may have been killed at this point
             remove_leftovers(self.folder)
 
     def finished(self, keys: Iterable[str]) -> bool:
-        """Say whether somebody closed the run with all these units in it."""
+        """Return whether the run is complete with all these units."""
         completion = read_completion(self.folder)
         return completion is not None and set(keys) <= set(completion)
 
     def close(self) -> None:
-        """Give back all claims and stop renewing them."""
+        """Release all claims and stop renewing them."""
         self._claims.close()
 
     def __enter__(self) -> RunWriter:
@@ -248,10 +246,10 @@ class RunWriter:
         self.close()
 
 
-def _refuse_missing(folder: Folder, wanted: set[str], snapshot: Snapshot) -> None:
-    missing = sorted(wanted - snapshot.unit_keys())
+def _refuse_missing(folder: Folder, expected: set[str], snapshot: Snapshot) -> None:
+    missing = sorted(expected - snapshot.unit_keys())
     if missing:
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         raise RunError(
-            f"{folder.label} lacks {len(missing)} of {len(wanted)} units ({shown}): it is not complete"
+            f"{folder.label} is not complete: {len(missing)} of {len(expected)} units are missing ({shown})"
         )

@@ -1,7 +1,7 @@
-"""A finished replication as a page of a repository: Markdown, with its pictures in a folder beside it.
+"""A finished replication as a Markdown page, with its figures in a folder next to it.
 
-Everything on it comes from the runs, but for one section that people may write and that is kept when the page
-is made again; the data set's own text does not appear. Knows nothing of models.
+Everything on it comes from the runs, except for one hand-written section, which is kept when the page is
+generated again. The page contains no text of the data set. Does not depend on models.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Word
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Outcome
 from orderlens.claims.judge import RULES
 from orderlens.common.templating import Markdown, write_page
 from orderlens.errors import StorageError
@@ -24,7 +24,7 @@ from orderlens.studies.replicate_plan import ReplicatePlan
 from orderlens.studies.results import Results
 
 BY_HAND = "## Our reading"
-_GROUPS: tuple[tuple[Word, str], ...] = (
+_GROUPS: tuple[tuple[Outcome, str], ...] = (
     (SUPPORTED, "Agrees with the paper"),
     (NOT_SUPPORTED, "Does not agree"),
     (OPEN, "Left open by this run"),
@@ -36,7 +36,7 @@ def write_docs(results: Results, page: Path) -> Path:
 
     Args:
         results: of a replication.
-        page: the Markdown file; it is overwritten, but for a section called "Our reading".
+        page: the Markdown file; it is overwritten, except for a section called "Our reading".
     """
     stored = stored_plan(results.folder, ReplicatePlan)
     try:
@@ -49,7 +49,7 @@ def write_docs(results: Results, page: Path) -> Path:
         by_hand = _written_by_hand(page)
     except UnicodeDecodeError as error:
         raise StorageError(
-            f"{page} is there and is no UTF-8 text; choose another name for the page"
+            f"{page} exists and is not UTF-8 text; choose another name for the page"
         ) from error
     except OSError as error:
         raise StorageError(f"cannot write {page}: {error.strerror or error}") from error
@@ -69,7 +69,7 @@ def write_docs(results: Results, page: Path) -> Path:
 
 
 def _written_by_hand(page: Path) -> str:
-    """Return the section that people wrote on an earlier page, or nothing."""
+    """Return the hand-written section of an earlier page; empty if there is none."""
     if not page.exists():
         return ""
     found = re.search(
@@ -89,7 +89,7 @@ def _facts(folder: Path, stored: Stored[ReplicatePlan], notes: Sequence[str]) ->
 
 
 def _machine(run: Path) -> str:
-    """Return hardware and versions that a run was started with, as far as they are known."""
+    """Return the hardware and versions that a run was started with, as far as recorded."""
     found = read_spec(open_folder(run)).provenance
     hardware, versions = found.get("hardware") or {}, found.get("versions") or {}
     device = ", ".join(dict.fromkeys(hardware.get("accelerators") or ())) or hardware.get("processor")

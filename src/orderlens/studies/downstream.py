@@ -1,25 +1,28 @@
-"""What graded runs say about the trace and correctness, in plain language and as a folder of results.
+"""The downstream study: findings on traces and correctness of graded runs, and a folder of results.
 
-The folder holds no text of prompts, responses or documents, so that it can be published where the data
+The folder holds no text of prompts, responses or documents, so that it can be published even if the data
 cannot. Needs no model.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orderlens.analysis import Study, Table
 from orderlens.analysis.tables_downstream import guessing_levels
-from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, WORDS, Word
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, OUTCOMES, SUPPORTED, Outcome
 from orderlens.claims.correctness import ALL_ORDERS, read_correctness
 from orderlens.claims.judge import RULES, Finding, FindingPart, Reading
 from orderlens.errors import RunError, counted
 from orderlens.figures.catalogue import draw_figures, figure_names
 from orderlens.show.report.build import first_screen
 from orderlens.show.report.page import Page, markdown_tables, picture, run_details
+from orderlens.studies.downstream_plan import DownstreamPlan
+from orderlens.studies.plan import RESULTS, stored_plan
 from orderlens.studies.results import Results, write_results
 
 TITLE = "Does the shape of the trace predict correctness?"
@@ -27,7 +30,7 @@ TABLE_NAMES = ("downstream", "within-cell", "quadrants", "content", "controls", 
 """Tables 2 (with min-V and max-V), 3 and S2, 4, S1, and the controls."""
 _IN_FILE_ONLY = ("downstream-paired", "controls-rivals", "null")
 """Tables too long for the page."""
-HEADINGS: Mapping[Word, str] = {
+HEADINGS: Mapping[Outcome, str] = {
     SUPPORTED: "What these data support",
     NOT_SUPPORTED: "What these data do not support",
     OPEN: "What these data leave open",
@@ -35,11 +38,13 @@ HEADINGS: Mapping[Word, str] = {
 NOTES = (
     *RULES,
     (
-        "Intervals are bootstrap intervals over items; of Var(incorrect) − Var(correct) the wider of "
-        "Student's and the bootstrap of t; of log-odds Wald's, and beyond the mean Student's, clustered by "
-        "item. Seeds of one order are pooled. Var, mean log q and length are those of content tokens."
+        "Intervals are bootstrap intervals over items, with four exceptions. Differences of Var: smoothed "
+        "bootstrap-t per mean. Log-odds: Wald, clustered by item. Advantage beyond the mean: Student's t, "
+        "clustered by item. min-V − best order: Student's t, corrected for the choice of the order. "
+        "Seeds of one order are pooled. Var, mean log q and length "
+        "refer to content tokens."
     ),
-    "Association inside a cell is not causation: lowering Var need not make an answer right.",
+    "Association inside a cell is not causation: lowering Var need not make an answer correct.",
 )
 
 
@@ -75,8 +80,11 @@ class DownstreamReading(Reading):
     def groups(self) -> list[tuple[str, list[tuple[Finding, list[str]]]]]:
         """Return, under a heading per outcome, the findings with their texts at the places that have it."""
         return [
-            (HEADINGS[word], [(item, _texts(item.at(word))) for item in self.findings if item.at(word)])
-            for word in WORDS
+            (
+                HEADINGS[outcome],
+                [(item, _texts(item.at(outcome))) for item in self.findings if item.at(outcome)],
+            )
+            for outcome in OUTCOMES
         ]
 
     def record(self) -> dict[str, Any]:
@@ -86,7 +94,7 @@ class DownstreamReading(Reading):
 
 
 def _texts(parts: Iterable[FindingPart]) -> list[str]:
-    """Return one text per place; those that lack numbers for the same reason share one."""
+    """Return one text per order or part; parts without numbers for the same reason share one."""
     out: list[str] = []
     silent: dict[str, list[str]] = {}
     for part in parts:
@@ -103,16 +111,12 @@ def _has_numbers(part: FindingPart) -> bool:
 
 def _headline(task: str, found: Mapping[str, Finding]) -> str:
     if not any(_has_numbers(part) for part in found["lower-when-correct"].parts()):
-        return (
-            f"{task}: too few right or too few wrong answers under every order to learn anything about Var."
-        )
+        return f"{task}: too few correct or incorrect answers under every order to say anything about Var."
     parts = []
     if (guess := found.get("beats-guessing")) and not guess.at(SUPPORTED):
-        parts.append(
-            "under no order are answers shown to be better than guesses, so little can be learned here"
-        )
+        parts.append("no order is shown to answer better than guessing, so little can be learned here")
     parts.append(f"correct answers have lower Var in {_count(found['lower-when-correct'])}")
-    parts.append(f"this survives mean log q and length in {_count(found['survives-controls'])}")
+    parts.append(f"this holds at equal mean log q and length in {_count(found['survives-controls'])}")
     parts.append(f"Var predicts better than mean log q in {_count(found['better-than-mean'])}")
     return f"{task}: {'; '.join(parts)}."
 
@@ -120,7 +124,7 @@ def _headline(task: str, found: Mapping[str, Finding]) -> str:
 def _count(finding: Finding) -> str:
     """Return ``3 of 5 orders (1 not, 1 open)``."""
     parts = [part for part in finding.parts() if part.where != ALL_ORDERS]
-    yes, no, open_ = (sum(part.word == word for part in parts) for word in WORDS)
+    yes, no, open_ = (sum(part.outcome == outcome for part in parts) for outcome in OUTCOMES)
     rest = ", ".join(f"{n} {what}" for n, what in ((no, "not"), (open_, "open")) if n)
     return f"{yes} of {len(parts)} orders" + (f" ({rest})" if rest else "")
 
@@ -129,18 +133,21 @@ def graded_study(study: Study) -> Study:
     """Return the study of graded runs; refuses runs without verdicts and runs of several models."""
     study.one_setup()
     if not len(study.graded):
-        raise RunError("these runs hold no verdicts: make some with 'orderlens evaluate', or --regrade")
+        raise RunError(
+            "these runs contain no graded answers; 'orderlens evaluate' writes them, and with --regrade it "
+            "grades the answers of a run again"
+        )
     return study
 
 
 def read_downstream(study: Study) -> DownstreamReading:
-    """Return the plain-language reading of a graded study."""
+    """Return the judged findings of a graded study, with facts about its runs."""
     reading = read_correctness(study.graded, study.options.resampling, guessing_levels(study))
     return DownstreamReading(reading.findings, tuple(facts(study)))
 
 
 def facts(study: Study) -> list[str]:
-    """Return what was decoded and graded, in sentences."""
+    """Return sentences on what was decoded and graded."""
     specs = [spec for spec in study.run.specs.values() if spec.get("kind") == "evaluate"]
     models = dict.fromkeys(str(spec["model"]["name"]) for spec in specs)
     lengths = sorted({int(spec["max_new_tokens"]) for spec in specs})
@@ -168,6 +175,17 @@ def _task_facts(task: str, specs: Sequence[Mapping[str, Any]], study: Study) -> 
     return text + (f"; {skipped} items left out because their prompt is too long" if skipped else "")
 
 
+def downstream_results(out: str | Path) -> Results:
+    """Write the results of the runs that the folder of a downstream study holds."""
+    start, folder = time.perf_counter(), Path(out)
+    stored = stored_plan(folder, DownstreamPlan)
+    if not (folder / "runs").is_dir():
+        raise RunError(f"{folder} holds no runs yet; leave out --stages to compute them")
+    made = write_downstream(graded_study(Study.open(folder / "runs")), folder)
+    seconds = {RESULTS: time.perf_counter() - start}
+    return replace(made, plan=stored.plan, facts=stored.plan.facts(), seconds=seconds)
+
+
 def write_downstream(study: Study, folder: Path, formats: Sequence[str] | None = None) -> Results:
     """Write reading, tables, figures and pages of a graded study into ``folder``."""
     reading, tables = read_downstream(study), tuple(study.tables(TABLE_NAMES))
@@ -192,7 +210,7 @@ def write_downstream(study: Study, folder: Path, formats: Sequence[str] | None =
 
 
 def _markdown_table(table: Table) -> dict[str, Any]:
-    """Return a table as Markdown, or where to find one that is too long for the page."""
+    """Return a table as Markdown, without its text if it is too long for the page."""
     elsewhere = table.name in _IN_FILE_ONLY
     text = "" if elsewhere else markdown_tables([table])
     return {

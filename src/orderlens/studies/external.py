@@ -1,7 +1,7 @@
-"""External perplexity: an evaluator's scores are kept by text, so nothing is scored twice.
+"""External perplexity: an evaluator's scores are stored by text, so that no text is scored twice.
 
-``analysis.stored_scores`` replaces the evaluator afterwards, so tables and figures can be made again without
-any model. Does not depend on orders or temperatures.
+``analysis.stored_scores`` replaces the evaluator afterwards, so that tables and figures need no
+model. Does not depend on orders or temperatures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNIT = 256
 
 
 def is_bundled(name: str) -> bool:
-    """Say whether the weights of a bundled model came with this installation (and torch to run them)."""
+    """Return whether this installation has the weights of a bundled model, and torch to run it."""
     weights = files("orderlens").joinpath(f"models/data/{name}/model.safetensors")
     return weights.is_file() and find_spec("torch") is not None
 
@@ -60,7 +60,10 @@ def external_folder(runs: Path, evaluator: str) -> Path:
 def score_texts(
     run: Run, evaluator: CausalEvaluator, folder: Path, progress: ProgressSink | None = None
 ) -> StoredScores:
-    """Score every generated text of ``run`` that ``folder`` does not know yet; ``progress`` counts texts."""
+    """Score every generated text of ``run`` that has no score in ``folder``; ``progress`` counts texts.
+
+    A text is scored given its prompt, and once more as one text with its prompt.
+    """
     from orderlens.analysis.stored_scores import StoredScores
 
     units = _units(run)
@@ -79,12 +82,12 @@ def score_texts(
 def _start(
     evaluator: CausalEvaluator, pairs: list[Pair], progress: ProgressSink | None
 ) -> Callable[[], list[FloatArray]]:
-    """Begin with some texts; an evaluator that cannot begin is done when this returns."""
-    tell = (lambda _: None) if progress is None else progress
+    """Start scoring texts; an evaluator without asynchronous scoring is done when this returns."""
+    report = (lambda _: None) if progress is None else progress
     if isinstance(evaluator, StartsScoring):
-        return evaluator.start(pairs, tell)
+        return evaluator.start(pairs, report)
     rows = evaluator.token_logprobs(pairs)
-    tell(len(pairs))
+    report(len(pairs))
     return lambda: rows
 
 
@@ -100,7 +103,7 @@ def score_table(evaluator: str, keys: Sequence[str], rows: Sequence[FloatArray])
 
 
 def read_scores(runs: Path, evaluator: str) -> StoredScores | None:
-    """Return the scores that an evaluator left beside the runs, None where it left none."""
+    """Return the stored scores of an evaluator; None if they are missing or incomplete."""
     from orderlens.analysis.stored_scores import StoredScores
 
     folder = external_folder(runs, evaluator)
@@ -112,12 +115,12 @@ def read_scores(runs: Path, evaluator: str) -> StoredScores | None:
 
 def _units(run: Run) -> dict[str, Group]:
     """Return fixed groups of distinct texts by a digest of their content."""
-    from orderlens.analysis.stored_scores import pair_key
+    from orderlens.analysis.stored_scores import pair_key, pairs_of
 
     table = run.outputs().to_arrow(["temperature", "prompt_text", "text"])
     rows = table.filter(table["temperature"].is_valid())
     texts = zip(rows["prompt_text"].to_pylist(), rows["text"].to_pylist(), strict=True)
-    pairs = sorted({(prompt or "", text) for prompt, text in texts if text})
+    pairs = sorted({pair for prompt, text in texts if text for pair in pairs_of(prompt or "", text)})
     groups = [pairs[start : start + UNIT] for start in range(0, len(pairs), UNIT)]
     keyed = [{pair_key(pair): pair for pair in group} for group in groups]
     return {hashlib.blake2b("".join(group).encode(), digest_size=12).hexdigest(): group for group in keyed}

@@ -1,4 +1,4 @@
-"""Quality of policies against their compute, as a plan: fixed texts, generated texts and tasks per policy."""
+"""Plan of a frontier: quality of policies against compute, on fixed texts, generated texts and tasks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class FrontierPlan(Plan):
     tasks: tuple[str, ...] = ()
     n_items: int = 24
     couplings: int = 4
-    temperature: float = 0.0
+    temperature: float | str = 0.0
 
     study: ClassVar[str] = "frontier"
+    command: ClassVar[str] = "frontier"
     file: ClassVar[str] = "frontier.json"
     word: ClassVar[str] = "part"
     stages: ClassVar[tuple[str, ...]] = ("likelihood", "text", "tasks", "external", "results")
@@ -41,7 +42,7 @@ class FrontierPlan(Plan):
         self.refuse_below(n_items=1, couplings=0)
 
     def scorable(self) -> list[Policy]:
-        """Return the policies under which a fixed text has a path: those that change nothing afterwards."""
+        """Return the policies under which a fixed text has a path: those without a revise rule."""
         return [policy for policy in parse_policies(self.policies) if policy.revise is None]
 
     def deployable(self) -> list[Policy]:
@@ -73,22 +74,22 @@ class FrontierPlan(Plan):
         return [*([fixed] if scored else []), text, *([tasks] if self.tasks else [])]
 
     def _answering(self) -> dict[str, Any]:
-        asked = {"tasks": list(self.tasks), "limit": self.n_items, "max_new_tokens": None}
+        items = {"tasks": list(self.tasks), "limit": self.n_items, "max_new_tokens": None}
         drawn = {"temperature": self.temperature, "seed": self.seed}
-        return {**asked, **drawn, "sources": None, "graders": None, "chat": True}
+        return {**items, **drawn, "sources": None, "graders": None, "chat": True, "overflow": "fill"}
 
     def size(self, stages: Iterable[str]) -> str:
-        """Say what the given stages amount to, in tokens; empty where they decode nothing."""
+        """Return the number of tokens of the given stages as text; empty if they decode nothing."""
         found = {name: self.tokens_of(name) for name in stages}
         listed = ", ".join(f"{name} {count:,}" for name, count in found.items() if count)
         return f"{len(self.policies)} policies; tokens to reveal at most: {listed}" if listed else ""
 
     def notes(self) -> list[str]:
-        """Say which policies and parts are left out."""
+        """Return notes on policies and parts that are left out."""
         everything = {policy.spec for policy in parse_policies(self.policies)}
-        out = [] if self.tasks else ["No tasks were asked for (--tasks)."]
+        out = [] if self.tasks else ["No tasks were requested (--tasks)."]
         for part, kept, why in (
-            ("likelihood", self.scorable(), "they change tokens afterwards: a fixed text has no path"),
+            ("likelihood", self.scorable(), "they revise tokens, so a fixed text has no path"),
             ("text and tasks", self.deployable(), "they need the target and cannot generate"),
         ):
             missing = sorted(everything - {policy.spec for policy in kept})
@@ -108,8 +109,8 @@ def with_ladder(policies: str | Sequence[str], order: str, rungs: Sequence[int])
         raise UserInputError(f"rung {min(rungs)} of the ladder must be at least 1 token per pass")
     steps = [f"{order}+top={rung}" for rung in sorted(set(rungs))] if order else []
     given = policies.split(",") if isinstance(policies, str) else list(policies)
-    asked = [name.strip() for name in given if name.strip()]
-    wanted = [parse_policy(name) for name in (*steps, *asked)]
+    named = [name.strip() for name in given if name.strip()]
+    wanted = [parse_policy(name) for name in (*steps, *named)]
     found = tuple(dict.fromkeys(policy.spec for policy in wanted))
     if len(found) < 2:
         raise UserInputError("a frontier needs at least two policies: give --policies or a --ladder")

@@ -1,6 +1,6 @@
-"""What a study computes, as data, and the record in its folder that a resumed study must match.
+"""Plans: what a study computes, as data, and the record in its folder that a resumed study must match.
 
-A plan names the parts of the study; the runner computes them. Knows no model and reads no run.
+A plan lists the parts of the study; the runner computes them. Does not depend on models or runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orderlens.registry import refuse_unknown
 from orderlens.texts.rows import TextSplit, check_split
 
 GPU_BATCH = 256
-"""Texts per work unit on a GPU; with four or more orders, these are over 1,000 sequences in parallel."""
+"""Texts per work unit on a GPU: with four or more orders, over 1,000 sequences in parallel."""
 RESULTS = "results"
 """The last stage of every study: tables, figures and findings, which need no model."""
 EXTERNAL = "external"
@@ -80,6 +80,12 @@ class Plan:
 
     study: ClassVar[str]
     """What messages call the study."""
+    command: ClassVar[str]
+    """The command that starts it."""
+    has_texts: ClassVar[bool] = True
+    """Whether it decodes the texts of ``data``, not only tasks."""
+    movable: ClassVar[tuple[str, ...]] = ("evaluator", "batch_size")
+    """Fields that may differ between two calls."""
     file: ClassVar[str]
     """Name of the record in its folder."""
     word: ClassVar[str] = "stage"
@@ -122,7 +128,7 @@ class Plan:
         """Return the given stages in their usual order, all by default; an unknown one is refused."""
         wanted = [name for name in (cls.stages if stages is None else stages) if name]
         if not wanted:
-            raise UserInputError(f"--{cls.word}s names nothing; choose out of {', '.join(cls.stages)}")
+            raise UserInputError(f"--{cls.word}s is empty; choose from {', '.join(cls.stages)}")
         for name in wanted:
             refuse_unknown(cls.word, name, cls.stages)
         return [name for name in cls.stages if name in wanted]
@@ -190,12 +196,13 @@ def stored_plan(folder: Path, kind: type[PlanT]) -> Stored[PlanT]:
     """Return the record of a folder in which a study was started."""
     found = read_plan(folder, kind)
     if found is None:
-        verb = "replicate" if kind.study == "replication" else kind.study
-        raise RunError(f"{folder} holds no {kind.study}; start one with orderlens {verb} --out {folder}")
+        raise RunError(
+            f"{folder} holds no {kind.study}; start one with orderlens {kind.command} --out {folder}"
+        )
     return found
 
 
-def kept_plan(folder: Path, plan: PlanT) -> Stored[PlanT] | None:
+def resumed_plan(folder: Path, plan: PlanT) -> Stored[PlanT] | None:
     """Return the record that ``plan`` continues, None for a new folder.
 
     Where the work is done may change between two calls: the folder of the data file, the device and the
@@ -208,12 +215,13 @@ def kept_plan(folder: Path, plan: PlanT) -> Stored[PlanT] | None:
     if stored is None:
         return None
     refuse_other(folder, stored.plan, plan)
-    return replace(stored, plan=replace(stored.plan, evaluator=plan.evaluator))
+    moved = {name: getattr(plan, name) for name in plan.movable if name != "batch_size"}
+    return replace(stored, plan=replace(stored.plan, **moved))
 
 
 def refuse_other(folder: Path, old: Plan, new: Plan) -> None:
     """Refuse to continue with another plan; of ``data`` only the file's name counts."""
-    for name in (item.name for item in fields(old) if item.name not in ("evaluator", "batch_size")):
+    for name in (item.name for item in fields(old) if item.name not in old.movable):
         before, now = getattr(old, name), getattr(new, name)
         if name == "data":
             before, now = Path(before).name, Path(now).name
@@ -237,11 +245,11 @@ def _refuse_foreign(folder: Path, what: str) -> None:
 def _difference(before: Any, now: Any) -> str:
     """Say what differs; of long lists only the entries that differ."""
     if not isinstance(before, tuple) or set(before) == set(now):
-        return f"{_shown(before)}, asked for {_shown(now)}"
+        return f"{_shown(before)}, now {_shown(now)}"
     missing = tuple(entry for entry in now if entry not in before)
     extra = tuple(entry for entry in before if entry not in now)
     parts = [f"without {_shown(missing)}"] if missing else []
-    return "; ".join([*parts, f"with {_shown(extra)}, not asked for"] if extra else parts)
+    return "; ".join([*parts, f"with {_shown(extra)}, not in this request"] if extra else parts)
 
 
 def _shown(value: object) -> str:

@@ -1,7 +1,7 @@
-"""The paper's C4 experiments as a plan: the presets and the parts. Knows no model.
+"""The paper's C4 experiments as a plan: presets and parts. Does not depend on models.
 
-``full`` is the paper's protocol with our controls (8 random seeds, both selection rules of max-prob);
-``demo`` keeps every stage in small and adds questions, whose short answers show what orders do with EOS.
+``full`` is the paper's protocol with our controls (8 random seeds, both selection rules of max-prob).
+``demo`` runs every stage on few texts and adds questions, whose short answers show how orders place EOS.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orderlens.studies.plan import EXTERNAL, RESULTS, Plan, RunPart
 
 GENERATED = paper.orders("decoding")
 SWEPT = (*GENERATED, "max-prob:select=argmax")
-"""At T > 0 max-prob has two readings: compare drawn tokens, or choose the position first and then draw."""
+"""At T > 0 max-prob has two variants: compare sampled tokens, or choose the position first, then sample."""
 ORACLES = ("oracle-max-q", "oracle-margin", "oracle-min-q")
 
 
@@ -64,6 +64,7 @@ class ReplicatePlan(Plan):
     circulation_pairs: int = 16
 
     study: ClassVar[str] = "replication"
+    command: ClassVar[str] = "replicate"
     file: ClassVar[str] = paper.PLAN_FILE
     stages: ClassVar[tuple[str, ...]] = (
         *("questions", "score", "measure", "generate", "sweep"),
@@ -78,7 +79,7 @@ class ReplicatePlan(Plan):
         for value in self.temperatures:
             if not 0 < value < math.inf:
                 raise UserInputError(f"temperature {value:g} of the sweep must be a finite number above 0")
-            GenerationSettings(self.target_tokens, value)  # refused now, not after hours of scoring
+            GenerationSettings(self.target_tokens, value)  # check before scoring starts
 
     def parts(self) -> list[RunPart]:
         """Return the runs of all stages."""
@@ -86,7 +87,7 @@ class ReplicatePlan(Plan):
         measuring = {"texts": self.measured_texts, "circulation_pairs": self.circulation_pairs}
         found = [
             self._answering("questions", "answering questions at T = 0", self.generate_orders),
-            self._answering("parallel", "answering several tokens a step", self.parallel),
+            self._answering("parallel", "answering with several tokens per pass", self.parallel),
             RunPart("score", "score", "scoring fixed targets", "score", self.score_orders, scored),
             RunPart(
                 "measure",
@@ -103,7 +104,7 @@ class ReplicatePlan(Plan):
         return [part for part in found if part is not None]
 
     def _answering(self, folder: str, label: str, orders: tuple[str, ...]) -> RunPart | None:
-        """Bundled word problems: a model that knows when to stop fills the rest of the canvas with EOS."""
+        """Return the part that answers bundled word problems, whose answers end before the canvas does."""
         if not self.questions or not orders:
             return None
         tokens, settings = self.answer_tokens, self._settings(self.answer_tokens, (0.0,))
@@ -127,10 +128,10 @@ class ReplicatePlan(Plan):
         """Return in one sentence what is computed."""
         warm = "".join(f", {value:g}" for value in self.temperatures)
         many = f", also with {' and '.join(self.parallel)}" if self.parallel else ""
-        asked = f" and {self.questions} questions (T = 0 only{many})" if self.questions else ""
+        answered = f" and {self.questions} questions (T = 0 only{many})" if self.questions else ""
         return (
             f"Model {self.model}; data {Path(self.data).name}; preset {self.preset}: up to "
-            f"{self.n_texts} texts chosen by hash of their id{asked}, {self.prefix_tokens} + "
+            f"{self.n_texts} texts chosen by hash of their id{answered}, {self.prefix_tokens} + "
             f"{self.target_tokens} tokens, blocks of {self.block_size}, one token per step, no early stop; "
             f"T = 0{warm}."
         )

@@ -1,4 +1,4 @@
-"""Everything that comes from a study's runs: tables, figures, findings, pages. Needs no model."""
+"""Results of a study's runs: tables, figures, findings and pages. Needs no model."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from orderlens.show.report.page import (
     write_report,
     writing_results,
 )
+from orderlens.show.report.questions import Question
 from orderlens.studies.external import read_scores
 from orderlens.studies.frontier_plan import FrontierPlan
 from orderlens.studies.plan import Plan, stored_plan
@@ -40,21 +41,24 @@ TABLES_OF = {
     "sweep": ("temperature",),
 }
 """Which tables each kind of a replication's traces fills."""
-FRONTIER_TABLES, FRONTIER_FIGURES = ("frontier", "policies", "couplings"), ("frontier", "couplings")
+FRONTIER_TABLES = ("frontier", "speed", "policies", "couplings")
+FRONTIER_FIGURES = ("frontier", "couplings")
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What was made of a study's runs.
+    """Results of a study.
 
     Attributes:
-        folder: where everything was written.
+        folder: output folder.
         tables: the tables.
         reading: the findings, judged together.
         figures: the figures.
-        plan: what was computed; None for runs that no plan made.
-        facts: the same in one sentence.
-        notes: what a reader should know besides, a sentence each.
+        plan: what was computed; None for runs without a plan.
+        facts: the plan in one sentence.
+        notes: further remarks, a sentence each.
+        answers: to the questions of the page's first screen.
+        n_texts: texts that were scored or decoded.
         seconds: wall time by stage.
     """
 
@@ -65,6 +69,8 @@ class Results:
     plan: Plan | None = None
     facts: str = ""
     notes: tuple[str, ...] = ()
+    answers: tuple[Question, ...] = ()
+    n_texts: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -131,15 +137,17 @@ def replicate_results(out: str | Path, why_no_scores: str | None = None) -> Resu
     whole = Study.open(folder, Options(evaluator=scores))
     studies = views_of(whole)
     tables = tuple(_explained(table, why) for table in build(studies))
-    reading = judge(find_all(studies))
+    reading = judge(replication_findings(studies))
     drawn = tuple(draw_figures(whole, folder / "figures", figure_names(RUNS_OF)))
-    results = Results(folder, tables, reading, drawn, plan, plan.facts(), tuple(notes_of(stored, why)))
+    answers = tuple(first_screen(whole, tables, reading))
+    notes, n_texts = tuple(notes_of(stored, why)), int(stored.data["n_samples"])
+    results = Results(folder, tables, reading, drawn, plan, plan.facts(), notes, answers, n_texts)
     facts = (results.facts, *results.notes)
     content = {"facts": facts, "reading": reading, "rules": RULES, "tables": markdown_tables(tables)}
     page = Page(
         f"What the reveal order does to {plan.model}",
         facts,
-        first_screen(whole, tables, reading),
+        answers,
         reading,
         RULES,
         [picture(item) for item in drawn],
@@ -164,7 +172,7 @@ def build(studies: Mapping[str, Study]) -> list[Table]:
     ]
 
 
-def find_all(studies: Mapping[str, Study]) -> list[Finding]:
+def replication_findings(studies: Mapping[str, Study]) -> list[Finding]:
     """Return the findings in the paper's order."""
     out = fixed_findings(studies["score"]) if "score" in studies else []
     out += decoding_findings(studies["generate"], studies["ending"]) if "generate" in studies else []

@@ -1,6 +1,6 @@
-"""Runs the parts of a study that need forward passes, each into its own run folder; complete runs are kept.
+"""Runs the parts of a study that need forward passes, one run folder per part; complete runs are kept.
 
-Needs no more than decoding does, so that a machine without the analysis packages can run it.
+Needs only the packages of decoding, so that a machine without the analysis packages can run it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from orderlens.models.protocol import Model
 from orderlens.rules import parse_policies
 from orderlens.runs.job import Job, generate_job, score_job
 from orderlens.runs.options import Computing, ProgressSink, with_block_size
-from orderlens.runs.run import run_job
+from orderlens.runs.run import run_in_memory, run_job
 from orderlens.runs.spec import RunSpec, describe_data, describe_model, samples_digest
 from orderlens.store.reader import open_run
 from orderlens.store.records import SPEC
 from orderlens.studies.external import external_folder, find_evaluator, score_texts
-from orderlens.studies.plan import EXTERNAL, GPU_BATCH, RESULTS, Plan, PlanT, RunPart, Stored, kept_plan
+from orderlens.studies.plan import EXTERNAL, GPU_BATCH, RESULTS, Plan, PlanT, RunPart, Stored, resumed_plan
 from orderlens.tasks.bundled import frozen_items
 from orderlens.tasks.evaluation.job import evaluate_job
 from orderlens.texts.loading import LoadedData, SplitRule, describe, load_data
@@ -31,20 +31,23 @@ from orderlens.texts.samples import Sample, encode_samples
 
 Show: TypeAlias = Callable[[str], AbstractContextManager[ProgressSink | None]]
 """Opens a progress bar with a label; a part advances it by tokens."""
-MEASURED_AT_ONCE = 8
+MEASURE_BATCH = 8
 """Texts per work unit when the noise floor is measured."""
-TRUSTED_S = 2.0
-"""Seconds of decoding below which a speed says nothing."""
+MIN_TIMED_S = 2.0
+"""Minimum seconds of decoding for a usable speed estimate."""
+
+PROBE_ITEMS, PROBE_TOKENS = 2, 32
+"""Items and new tokens of the probe before tasks are answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded(Generic[PlanT]):
-    """What the stages with forward passes did.
+    """Result of the stages with forward passes.
 
     Attributes:
         plan: the plan as it is run.
-        notes: what a reader should know: fewer texts than wanted, no evaluator, and similar.
-        seconds: wall time by stage, only of what this call computed.
+        notes: remarks: fewer texts than requested, no evaluator, and similar.
+        seconds: wall time by stage, only for stages that this call computed.
         why_no_scores: why the evaluator scored nothing.
     """
 
@@ -62,9 +65,10 @@ def decode(
     model: Model | None = None,
     computing: Computing | None = None,
     show: Show | None = None,
-    tell: Callable[[str], None] | None = None,
+    on_forecast: Callable[[str], None] | None = None,
+    on_estimate: Callable[[str], None] | None = None,
 ) -> Decoded[PlanT]:
-    """Compute what the folder does not hold yet; where it holds everything, no model is loaded.
+    """Compute what the folder does not hold yet; if it is complete, no model is loaded.
 
     Args:
         plan: what to compute; a folder that was started with another plan is refused.
@@ -73,11 +77,12 @@ def decode(
         model: a loaded model instead of ``plan.model``.
         computing: device of model and evaluator, precision and engine.
         show: opens a progress bar per part.
-        tell: receives a forecast of the remaining time after the first stage.
+        on_forecast: receives a forecast of the remaining time after the first stage.
+        on_estimate: receives an estimate of time and memory before tasks are answered, from a short probe.
     """
     folder, show, computing = Path(out), show or _no_bar, computing or Computing()
     wanted = [name for name in plan.in_order(stages) if name != RESULTS]
-    place, stored = plan.data, kept_plan(folder, plan)
+    place, stored = plan.data, resumed_plan(folder, plan)
     if stored is not None:
         stored.save(folder)
         plan = stored.plan
@@ -85,17 +90,19 @@ def decode(
     seconds: dict[str, float] = {}
     if due not in ([], [EXTERNAL]):
         loaded = computing.load(plan.model) if model is None else model
-        bench = open_bench(replace(plan, data=place), loaded, folder, computing)
-        stored = _settle(folder, stored, bench)
+        runner = open_part_runner(replace(plan, data=place), loaded, folder, computing)
+        stored = _record_or_check(folder, stored, runner)
         plan = stored.plan
+        if on_estimate is not None:
+            on_estimate(runner.estimate([part for name in due for part in plan.parts_of(name)]))
         for name in [name for name in due if name != EXTERNAL]:
             with _timed(seconds, name):
                 for part in plan.parts_of(name):
-                    bench.run(part, show)
-            if tell and len(seconds) == 1 and (text := forecast(plan, due, seconds[name])):
-                tell(text)
-        if isinstance(bench.model, ReleasesMemory):  # the evaluator may be on the same device
-            bench.model.release_memory()
+                    runner.run(part, show)
+            if on_forecast and len(seconds) == 1 and (text := forecast(plan, due, seconds[name])):
+                on_forecast(text)
+        if isinstance(runner.model, ReleasesMemory):  # the evaluator may be on the same device
+            runner.model.release_memory()
     why = None
     if EXTERNAL in due:
         with _timed(seconds, EXTERNAL):
@@ -105,23 +112,27 @@ def decode(
 
 
 def is_done(stage: str, plan: Plan, runs: Path) -> bool:
-    """Say whether everything that a stage computes is committed."""
+    """Return whether all results of a stage are committed."""
     names = [part.folder for part in plan.parts_of(stage)]
     folders = (
         [external_folder(runs, plan.evaluator)] if stage == EXTERNAL else [runs / name for name in names]
     )
-    return all((folder / SPEC).is_file() and open_run(folder).is_complete for folder in folders)
+    return all(map(_is_complete, folders))
 
 
-def undone(plan: Plan, out: str | Path) -> list[str]:
+def _is_complete(folder: Path) -> bool:
+    return (folder / SPEC).is_file() and open_run(folder).is_complete
+
+
+def incomplete_stages(plan: Plan, out: str | Path) -> list[str]:
     """Return the stages with forward passes of the model that are not all committed."""
     return [name for name in plan.model_stages() if not is_done(name, plan, Path(out) / "runs")]
 
 
 def forecast(plan: Plan, stages: Sequence[str], seconds: float) -> str:
-    """Say how long the stages after the first will take at its speed; empty where that is unknown."""
+    """Return how long the stages after the first will take at its speed; empty if unknown."""
     first, *rest = (plan.tokens_of(name) for name in stages)
-    if seconds < TRUSTED_S or not first or not sum(rest):
+    if seconds < MIN_TIMED_S or not first or not sum(rest):
         return ""
     minutes = max(1, round(sum(rest) / first * seconds / 60))
     return f"{stages[0]}: {seconds:.0f} s; {', '.join(stages[1:])}: up to about {minutes} min more"
@@ -147,8 +158,8 @@ def score_externally(plan: Plan, runs: Path, device: str | None, show: Show) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Bench(Generic[PlanT]):
-    """What all parts share: plan, model and texts."""
+class PartRunner(Generic[PlanT]):
+    """Runs the parts of a study with one plan, model and set of texts."""
 
     plan: PlanT
     model: Model
@@ -157,12 +168,33 @@ class Bench(Generic[PlanT]):
     computing: Computing = field(default_factory=Computing)
 
     def run(self, part: RunPart, show: Show) -> None:
-        """Compute what is missing of one part."""
+        """Compute the missing units of one part."""
         if not part.orders:
             raise RunError(f"no policy can generate: all of them need the target; leave out {part.stage}")
         with show(part.label) as bar:
             options = self._options(part, bar)
             run_job(self._job(part, options), options)
+
+    def estimate(self, parts: Sequence[RunPart]) -> str:
+        """Return time and memory of the task parts that are not complete, from a few tokens of the first."""
+        left = [part for part in parts if not _is_complete(self.runs / part.folder)]
+        if not left:
+            return "all responses are stored"
+        settings = {**left[0].settings, "limit": PROBE_ITEMS}
+        settings["max_new_tokens"] = min(PROBE_TOKENS, settings["max_new_tokens"])
+        options = replace(self._options(left[0], None), out=None)
+        job = evaluate_job(self.model, orders=left[0].orders, options=options, **settings)
+        start = time.perf_counter()
+        n_tokens = len(run_in_memory(job).reveals().to_arrow())
+        speed, most = n_tokens / (time.perf_counter() - start), sum(part.tokens for part in left)
+        length = max(len(sample.prompt) for sample in job.samples) + left[0].settings["max_new_tokens"]
+        room = "memory of a batch is not known for this model"
+        if isinstance(self.model, SuggestsBatch):
+            room = f"{self.model.suggested_batch(length):,} sequences of {length:,} positions fit in memory"
+        return (
+            f"{most:,} tokens at most, less where EOS comes earlier; {speed:,.0f} tokens/s in a probe of "
+            f"{n_tokens} tokens, so at most about {_duration(most / speed)} per worker; {room}"
+        )
 
     def _job(self, part: RunPart, options: Computing) -> Job:
         if part.kind == "evaluate":
@@ -199,29 +231,33 @@ class Bench(Generic[PlanT]):
             tuple(order.spec for order in orders),
             describe_data(samples, self.data.record(by_name=True)),
             circulation=circulation_pairs,
-            batch_size=min(self.plan.batch_size or MEASURED_AT_ONCE, MEASURED_AT_ONCE),
+            batch_size=min(self.plan.batch_size or MEASURE_BATCH, MEASURE_BATCH),
         )
         return Job(spec, samples, self.model, orders)
 
 
-def open_bench(plan: PlanT, model: Model, folder: Path, computing: Computing) -> Bench[PlanT]:
-    """Return the bench of a study, its texts loaded and the batch size chosen for the device."""
+def open_part_runner(plan: PlanT, model: Model, folder: Path, computing: Computing) -> PartRunner[PlanT]:
+    """Load the texts of a study and choose the batch size for the device."""
     model = with_block_size(model, plan.block_size or None)
     if not plan.batch_size and not isinstance(model, SuggestsBatch):
         plan = replace(plan, batch_size=GPU_BATCH if device_type(model) == "cuda" else plan.cpu_batch)
+    if not plan.has_texts:
+        return PartRunner(plan, model, LoadedData([], "tasks", 0), folder / "runs", computing)
     rule = SplitRule(plan.prefix_tokens, plan.target_tokens, split=plan.split)
     data = load_data(plan.data, model.tokenizer, rule, limit=plan.n_texts, choose_by_hash=True)
-    return Bench(plan, model, data, folder / "runs", computing)
+    return PartRunner(plan, model, data, folder / "runs", computing)
 
 
-def _settle(folder: Path, stored: Stored[PlanT] | None, bench: Bench[PlanT]) -> Stored[PlanT]:
-    """Record what is computed, or check that it is what the folder was started with."""
-    scorable = all(sample.target is not None for sample in bench.data)
-    digest = samples_digest(encode_samples(bench.model, bench.data.samples, need_target=scorable))
-    model = {"name": bench.model.name, "digest": bench.model.digest}
-    data = {**bench.data.record(by_name=True), "n_samples": len(bench.data), "digest": digest}
+def _record_or_check(folder: Path, stored: Stored[PlanT] | None, runner: PartRunner[PlanT]) -> Stored[PlanT]:
+    """Record model and data of a new study, or check them against the folder's record."""
+    scorable = all(sample.target is not None for sample in runner.data)
+    texts = runner.data.samples
+    encoded = encode_samples(runner.model, texts, need_target=scorable) if texts else ()
+    digest = samples_digest(encoded)
+    model = {"name": runner.model.name, "digest": runner.model.digest}
+    data = {**runner.data.record(by_name=True), "n_samples": len(runner.data), "digest": digest}
     if stored is None:
-        stored = Stored(bench.plan, data, model)
+        stored = Stored(runner.plan, data, model)
         stored.save(folder)
         return stored
     for what, old, new in (("model", stored.model, model), ("data", stored.data, data)):
@@ -234,11 +270,13 @@ def _settle(folder: Path, stored: Stored[PlanT] | None, bench: Bench[PlanT]) -> 
 
 
 def notes_of(stored: Stored[PlanT], why_no_scores: str | None) -> list[str]:
-    """Return what a reader of a study should know, a sentence each."""
+    """Return remarks on a study, a sentence each."""
     plan, data = stored.plan, stored.data
     notes = plan.notes()
+    if not plan.has_texts:
+        return notes
     if data["n_samples"] < plan.n_texts:
-        notes.append(f"{data['n_samples']} of {plan.n_texts} wanted texts: the data hold no more.")
+        notes.append(f"{data['n_samples']} of {plan.n_texts} requested texts: the data hold no more.")
     said = describe(data, remedies=False)
     if any((data.get("left_out") or {}).values()):
         notes.append(f"{said[0]}.")
@@ -246,6 +284,12 @@ def notes_of(stored: Stored[PlanT], why_no_scores: str | None) -> list[str]:
     if why_no_scores:
         notes.append(f"No external perplexity with {plan.evaluator}: {why_no_scores}.")
     return notes
+
+
+def _duration(seconds: float) -> str:
+    """Return seconds as minutes, hours or days."""
+    size, unit = next((pair for pair in ((86400, "days"), (3600, "h")) if seconds >= pair[0]), (60, "min"))
+    return f"{max(1, round(seconds / size))} {unit}"
 
 
 @contextmanager

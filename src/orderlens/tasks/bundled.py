@@ -52,7 +52,7 @@ def frozen_items(name: str) -> tuple[Document, ...]:
 
 
 class BundledTask(Benchmark):
-    """A task whose items come with the package; its prompts already end in the words the models know."""
+    """A task whose items come with the package; its prompts already end in the bundled models' answer cue."""
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
         """Return the first ``limit`` test items (100 without a limit) by id."""

@@ -7,7 +7,7 @@ from orderlens.tasks.protocol import Task
 
 
 def _lacks(task: object) -> str | None:
-    """Say what an object lacks to be a task."""
+    """Return which member an object lacks to be a task; None if none."""
     missing = [member for member in vars(Task) if member[0] != "_" and not hasattr(task, member)]
     return f"it has no '{missing[0]}'; see orderlens.tasks.protocol.Task" if missing else None
 

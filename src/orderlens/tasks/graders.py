@@ -1,8 +1,8 @@
-"""Graders that several tasks share, and what makes a document ungradable. They know no files or models.
+"""Graders that several tasks share, and checks for ungradable documents. No dependence on files or models.
 
-Every grader is total: whatever the document and the response hold, the result is a verdict. A reference that
-is missing or unreadable is the data's fault; graded as wrong it would look like the model's. So each flaw
-function returns one line that names the field, or None.
+Every grader is total: any document and any response give a verdict. A missing or unreadable reference is an
+error of the data, not of the model, so it must not be graded as incorrect. Each flaw function returns one
+line that names the field, or None.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from orderlens.errors import DataFileError
 from orderlens.store import NAMED_GRADER
 from orderlens.tasks.letters import LETTERS, RULES
-from orderlens.tasks.numbers import Number, last_number, same_number
+from orderlens.tasks.numbers import ParsedNumber, last_number, same_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Verdict:
     """The outcome of grading one response.
 
     Attributes:
-        correct: whether the response counts as right under the grader that was used.
-        extracted: what the grader read out of the response, or None when it found nothing to read.
-        reason: one line that says why, including every departure from the plain rule.
+        correct: whether the response is correct under the grader that was used.
+        extracted: the answer that the grader found in the response; None if it found none.
+        reason: one line with the reason, including every departure from the plain rule.
         grader: name of the rule (``last-number``, ``last-line``, ``strict``, …).
         per_instruction: IFEval only: strict outcome per instruction, in the document's order.
         loose: IFEval only: whether all instructions hold for some loosened form of the response.
@@ -117,7 +117,7 @@ def count_options(options: Any) -> int | None:
     return len(options) if hasattr(options, "__len__") and not isinstance(options, str) else 0
 
 
-def reference_number(golden: object) -> Number | None:
+def reference_number(golden: object) -> ParsedNumber | None:
     """Return the reference as a number, or None when it holds none."""
     if isinstance(golden, bool) or not isinstance(golden, str | int | float):
         return None
@@ -130,7 +130,7 @@ def response_text(response: object) -> str | None:
 
 
 def no_text(response: object) -> str:
-    """Say why there is nothing to grade."""
+    """Return why there is nothing to grade."""
     return "empty response" if response is None or isinstance(response, str) else "the response is not text"
 
 
@@ -175,7 +175,7 @@ Flaw: TypeAlias = Callable[[Mapping[str, Any]], str | None]
 
 
 def number_flaw(field: str, mark: str = "") -> Flaw:
-    """Return a check that ``field`` holds a number, behind the last ``mark`` where one is given."""
+    """Return a check that ``field`` holds a number, after the last ``mark`` if one is set."""
 
     def flaw(doc: Mapping[str, Any]) -> str | None:
         value = doc.get(field)
@@ -190,7 +190,7 @@ def number_flaw(field: str, mark: str = "") -> Flaw:
 
 
 def letter_flaw(options: str, letter: str | None, index: str) -> Flaw:
-    """Return a check that a reference letter or index is there, and among the options where those are given.
+    """Return a check that a reference letter or index exists and is among the options, if these are listed.
 
     Args:
         options: field with the list of options.
@@ -225,7 +225,7 @@ def instruction_flaw(doc: Mapping[str, Any]) -> str | None:
     if not names:
         return "'instruction_id_list' is empty"
     if not all(isinstance(name, str) for name in names):
-        return "'instruction_id_list' holds something that is no text"
+        return "'instruction_id_list' holds an entry that is not text"
     return (
         f"'kwargs' has {len(kwargs)} entries for {len(names)} instructions"
         if len(kwargs) != len(names)
@@ -234,6 +234,6 @@ def instruction_flaw(doc: Mapping[str, Any]) -> str | None:
 
 
 def require_gradable(task: str, flaw: str | None, row: str) -> None:
-    """Raise when a document has a flaw; ``row`` says which one it is."""
+    """Raise if a document has a flaw; ``row`` names the document."""
     if flaw is not None:
         raise DataFileError(f"{task}, {row}: {flaw}")

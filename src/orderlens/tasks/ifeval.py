@@ -12,7 +12,7 @@ from typing import Any
 
 from orderlens.errors import MissingPackageError
 from orderlens.tasks.graders import Verdict, incorrect, instruction_flaw, no_text, response_text
-from orderlens.tasks.ifeval_checks import Checker, checkers, loosened, repeatable
+from orderlens.tasks.ifeval_checks import Checker, checkers, deterministic, loosened
 from orderlens.tasks.protocol import Benchmark, Document
 from orderlens.texts.sources import HubFile
 
@@ -33,7 +33,7 @@ def grade(doc: Document, response: object, mode: str = "strict") -> Verdict:
         return _verdict(
             mode, [name for name, _ in wanted], [(False, False)] * len(wanted), [no_text(response)]
         )
-    with repeatable():
+    with deterministic():
         judges = [Checker(name, kwargs) for name, kwargs in wanted]
         outcomes = [_judge(judge, text) for judge in judges]
     notes = [note for judge in judges for note in judge.notes]
@@ -41,7 +41,7 @@ def grade(doc: Document, response: object, mode: str = "strict") -> Verdict:
 
 
 def find_flaw(doc: Document) -> str | None:
-    """Say what makes a document ungradable; instructions are looked up where lm-eval is installed."""
+    """Return what makes a document ungradable; instructions are looked up if lm-eval is installed."""
     wrong = instruction_flaw(doc)
     if wrong is not None:
         return wrong
@@ -49,7 +49,7 @@ def find_flaw(doc: Document) -> str | None:
         checkers()
     except MissingPackageError:
         return None
-    with repeatable():
+    with deterministic():
         notes = [note for name, kwargs in _instructions(doc) for note in Checker(name, kwargs).notes]
     return f"'instruction_id_list': {notes[0]}" if notes else None
 

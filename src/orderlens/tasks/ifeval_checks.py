@@ -43,8 +43,7 @@ class Checker:
     """One instruction of one document, ready to judge texts.
 
     Attributes:
-        notes: what a reader of the verdict must know (missing arguments, fallbacks, failures); filled while
-            judging.
+        notes: remarks for the verdict (missing arguments, fallbacks, failures); filled while judging.
     """
 
     def __init__(self, instruction_id: str, kwargs: Mapping[str, Any]) -> None:
@@ -131,7 +130,7 @@ def loosened(text: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def repeatable() -> Iterator[None]:
+def deterministic() -> Iterator[None]:
     """Fix the checkers' seeds and silence their log, which repeats whole responses; restore both after."""
     from langdetect import DetectorFactory
     from lm_eval.tasks.ifeval import instructions
@@ -150,7 +149,7 @@ def repeatable() -> Iterator[None]:
 
 @cache
 def checkers() -> ModuleType:
-    """Return lm-eval's instruction registry; its import-time nltk download is kept from happening."""
+    """Return lm-eval's instruction registry, without its nltk download at import."""
     try:
         import nltk
 
@@ -166,7 +165,7 @@ def checkers() -> ModuleType:
 
 
 def _keep_to_last(mark: str) -> Callable[[str], str]:
-    """Cut every line after its last ``mark``: nothing that must end in it can start later."""
+    """Cut every line after its last ``mark``; a match must end in ``mark``, so none is lost."""
 
     def reduce(text: str) -> str:
         kept = ((line, line.rfind(mark)) for line in text.split("\n"))

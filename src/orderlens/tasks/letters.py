@@ -1,12 +1,12 @@
-r"""The option letter that a response settles on.
+r"""Reads the option letter that a response gives as its answer.
 
 Three rules, from the most forgiving to the most literal:
 
 ``last-line``
     The last statement of an answer decides: ``Answer: X``, ``the answer is X``, ``X is the correct
-    answer``, ``the correct option is X``, ``\boxed{X}``; X may stand in brackets, bold, dollars or
-    ``\text{}``. On an obedient response this is the last line, as in the paper; a closing remark after it
-    does no harm. Without any statement, a last line that is nothing but a letter counts, and so does a
+    answer``, ``the correct option is X``, ``\boxed{X}``; X may be in brackets, bold, dollars or
+    ``\text{}``. If the response follows the prompt this is the last line, as in the paper; a closing remark
+    after it is ignored. Without any statement, a last line that is nothing but a letter counts, and so does a
     one-line response that opens with ``X.`` or ``(X)``.
 ``last-line-only``
     The same statements, but only in the last line that is not blank.
@@ -14,7 +14,7 @@ Three rules, from the most forgiving to the most literal:
     OpenCompass to the letter: the first match of ``(?i)ANSWER\s*:\s*([A-P])``, compared case by case, so a
     lower-case match is wrong.
 
-Knows nothing of tasks; every pattern has bounded repeats, so time is linear in the length.
+Does not depend on tasks. Every pattern has bounded repeats, so time is linear in the length.
 """
 
 from __future__ import annotations

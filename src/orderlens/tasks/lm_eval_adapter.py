@@ -3,7 +3,7 @@
 Importing this module registers the model name ``orderlens`` with lm-eval. A log-likelihood here is the sum
 of log q along the chosen order's path; ``forced-ar`` gives the usual left-to-right one. Target-aware orders
 do not define a distribution and are refused. With ``traces=FOLDER`` every request leaves its trace in a run
-below it, and a repeated call resumes from there. Knows nothing of lm-eval's tasks and metrics.
+below it, and a repeated call resumes from there. Does not depend on lm-eval's tasks and metrics.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.compute as pc
 
 from orderlens.decode.generate import MAX_NEW_TOKENS
+from orderlens.decode.likelihood import log_likelihoods
 from orderlens.errors import MissingPackageError, UserInputError
 from orderlens.models import abilities
+from orderlens.registry import refuse_unknown
 from orderlens.rules import parse_policies
 from orderlens.runs.job import generate_job, score_job
 from orderlens.runs.options import Computing, check_anchor
@@ -25,7 +27,7 @@ from orderlens.runs.run import run_job
 from orderlens.runs.units import DEFAULT_BATCH
 from orderlens.store.reader import Run
 from orderlens.tasks.protocol import cut_at_stop
-from orderlens.texts.samples import Sample
+from orderlens.texts.samples import Sample, encode_samples
 
 try:
     from lm_eval.api.model import LM
@@ -51,8 +53,12 @@ class OrderLensLM(LM):  # type: ignore[misc]
         anchor: where the block grid starts.
         device: where to load the model.
         dtype: its precision.
+        weights: format of its weights, ``fp8`` or as stored.
         seed: seed of the token draws when a task samples.
         traces: folder for the traces; nothing is kept without it.
+        likelihood: ``policy`` (the sum of log q under ``order``) or ``elbo`` (the any-order bound by Monte
+            Carlo, as LLaDA's evaluation computes it; it stores no traces, and no token counts as greedy).
+        draws: masks of ``elbo``.
     """
 
     def __init__(
@@ -64,19 +70,25 @@ class OrderLensLM(LM):  # type: ignore[misc]
         anchor: str | None = None,
         device: str | None = None,
         dtype: str | None = None,
+        weights: Literal["fp8"] | None = None,
         seed: int = 0,
         traces: str | None = None,
         pretrained: str | None = None,
         max_batch_size: int | None = None,
+        likelihood: str = "policy",
+        draws: int = 128,
     ) -> None:
         super().__init__()
         del max_batch_size  # lm-eval always passes it; batches here have a fixed size
+        refuse_unknown("likelihood", likelihood, ("policy", "elbo"))
+        self.likelihood, self.draws = likelihood, int(draws)
         self.order = parse_policies(order)
         if len(self.order) != 1 or self.order[0].needs_target:
             raise UserInputError(f"order '{order}' must be one order that needs no target")
         options = Computing(
             device=device,
             dtype=dtype,
+            weights=weights,
             block_size=block_size,
             anchor=None if anchor is None else check_anchor(anchor),
         )
@@ -98,7 +110,7 @@ class OrderLensLM(LM):  # type: ignore[misc]
         return f"orderlens/{self.model.name}".replace("/", "__")
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """Return the source of the model's chat template; empty when it has none or none is asked for."""
+        """Return the source of the model's chat template; empty if it has none or none is requested."""
         template = abilities.chat_template(self.model) if chat_template else None
         return "" if template is None else template.source
 
@@ -142,7 +154,7 @@ class OrderLensLM(LM):  # type: ignore[misc]
         return totals
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        """Decode each context up to its stop strings; equal lengths and temperatures go together."""
+        """Decode each context up to its stop strings; equal lengths and temperatures share a run."""
         texts: dict[int, str] = {}
         groups: dict[tuple[int, float], list[int]] = {}
         for index, request in enumerate(requests):
@@ -189,13 +201,23 @@ class OrderLensLM(LM):  # type: ignore[misc]
             if target
         ]
         found: dict[tuple[str | None, str], tuple[float, bool]] = {}
-        if samples:
+        if samples and self.likelihood == "elbo":
+            found = self._bounds(samples)
+        elif samples:
             options = self._options(kind, samples, f"lm-eval {kind}")
             found = _totals(run_job(score_job(self.model, samples, self.order, options), options))
         return [
             found[request.task_name, name] if target else (0.0, True)
             for name, request, (_, target) in zip(names, requests, pairs, strict=True)
         ]
+
+    def _bounds(self, samples: Sequence[Sample]) -> dict[tuple[str | None, str], tuple[float, bool]]:
+        encoded = encode_samples(self.model, samples, need_target=True)
+        found = log_likelihoods(
+            self.model, encoded, "elbo", self.order[0], self.draws, self.seed, self.anchor
+        )
+        keys = [(sample.task, sample.id) for sample in samples]
+        return {key: (bound.log_prob, False) for key, bound in zip(keys, found, strict=True)}
 
     def _generate(self, requests: Sequence[Any], length: int, temperature: float) -> list[str]:
         names, encode = _names(requests), self.model.tokenizer.encode

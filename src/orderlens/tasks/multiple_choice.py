@@ -86,8 +86,8 @@ def grade_by_likelihood(
 
     Args:
         doc: the document.
-        prompt: what the model was shown, chat template included.
-        response: what it wrote; may be empty.
+        prompt: the full prompt, chat template included.
+        response: the generated text; may be empty.
         score: returns per-token log-probabilities of the endings after a text.
         normalisation: divide by the number of tokens, of UTF-8 bytes, or not at all.
     """
@@ -119,7 +119,7 @@ def normalised(
 
 
 def grade_scores(doc: Document, scores: TokenLogProbs, normalisation: Normalisation) -> Verdict:
-    """Grade by scores of the endings that were made before."""
+    """Grade by stored scores of the endings."""
     return grade_by_likelihood(doc, "", "", lambda _text, _endings: scores, normalisation)
 
 
@@ -156,6 +156,22 @@ def mmlu_pro_prompt(doc: Document) -> str:
     )
 
 
+def opencompass_prompt(doc: Document) -> str:
+    """Return the message of OpenCompass's zero-shot chain of thought.
+
+    Source: open-compass/opencompass, ``configs/datasets/mmlu_pro/mmlu_pro_0shot_cot_gen_08c1de.py`` for the
+    words and ``datasets/mmlu_pro.py`` for the options: those called ``N/A`` are left out.
+    """
+    lettered = zip(LETTERS, doc["options"], strict=False)
+    lines = "\n".join(f"{letter}. {text}" for letter, text in lettered if text != "N/A").strip()
+    return (
+        "Answer the following multiple choice question. The last line of your response should be of the "
+        "following format: 'ANSWER: $LETTER' (without quotes) where LETTER is one of Options(e.g. one of "
+        f"{LETTERS}). Think step by step before answering.\n\n"
+        f"Question:\n\n{doc['question']}\n\nOptions:\n\n{lines}"
+    )
+
+
 def grade_answer(doc: Document, response: object, rule: str = "last-line") -> Verdict:
     """Compare the letter that ``rule`` reads with the reference letter."""
     gold = gold_letter(doc.get("answer"), doc.get("answer_index"))
@@ -175,6 +191,7 @@ MMLU_PRO = Benchmark(
     fields=("question_id", "question", "options", "answer"),
     lists=("options",),
     write_prompt=mmlu_pro_prompt,
+    prompts={"opencompass": opencompass_prompt},
     graders=letter_graders(),
     find_flaw=letter_flaw("options", "answer", "answer_index"),
     max_new_tokens=2048,

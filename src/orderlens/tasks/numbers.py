@@ -4,8 +4,8 @@ Reads thousands separators, full-width and other digits, signs, decimals, ``a/b`
 numbers, per cent and per mille, scientific notation, powers, Chinese fractions (三分之一, 百分之40) and
 Chinese numerals, also with arabic parts (2万5千, ``numerals``); ``plain`` brings the digits, signs and marks
 of many scripts to one form. Units are ignored. 百, 千, 万, 亿, thousand, million and billion multiply, but
-the bare number is kept as a second reading, because questions such as "how many 万元" expect it. Knows
-nothing of tasks or references.
+the bare number is kept as a second reading, because questions such as "how many 万元" expect it. Does not
+depend on tasks or references.
 
 Chinese numerals of one character (一, 两, 十) occur in ordinary words (一共), so they are read only when
 the text holds no other number; longer ones (十八, 一百零五) always are.
@@ -18,12 +18,12 @@ import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
-from orderlens.tasks.numerals import DIGITS, NUMERAL_CHARS, parse_numeral, without_mixed
+from orderlens.tasks.numerals import DIGITS, NUMERAL_CHARS, mixed_to_digits, parse_numeral
 
 MAX_DIGITS = 400
 MAX_POWER = 400
 TAIL = 4000
-"""Characters looked at first, from the end: an answer is there in all but hostile responses."""
+"""Characters read first, from the end; all but adversarial responses have their answer there."""
 
 _SCALES = {
     "万亿": 10**12, "千万": 10**7, "百万": 10**6, "万": 10**4, "亿": 10**8,
@@ -73,7 +73,7 @@ _CONTEXT = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class ParsedNumber:
     """A number found in a text.
 
     Attributes:
@@ -89,7 +89,7 @@ class Number:
     unit_value: Fraction
 
 
-def last_number(text: str) -> Number | None:
+def last_number(text: str) -> ParsedNumber | None:
     """Return the last number of ``text``, or None when it holds none (or only absurdly long ones)."""
     tail = text[-TAIL:]
     cut = len(text) > len(tail)
@@ -97,16 +97,16 @@ def last_number(text: str) -> Number | None:
     return found or (_last_in(plain(text), False) if cut else None)
 
 
-def same_number(reference: Number, found: Number, *, percent_is_unit: bool = False) -> bool:
+def same_number(reference: ParsedNumber, found: ParsedNumber, *, percent_is_unit: bool = False) -> bool:
     """Say whether two numbers are equal as exact rationals under one of their admissible readings."""
     allowed = {found.value, found.bare} | ({found.unit_value} if percent_is_unit else set())
     return bool(allowed & {reference.value, reference.bare})
 
 
-def _last_in(text: str, cut: bool) -> Number | None:
+def _last_in(text: str, cut: bool) -> ParsedNumber | None:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = without_mixed(text)
+    text = mixed_to_digits(text)
     last = None
     for hit in _NUMBER.finditer(text):
         last = hit if _counts(text, hit) else last
@@ -131,7 +131,7 @@ def _is_compound(numeral: str) -> bool:
     return has_unit and numeral[0] in _NUMERAL_STARTS and parse_numeral(numeral) is not None
 
 
-def _read(text: str, hit: re.Match[str]) -> Number | None:
+def _read(text: str, hit: re.Match[str]) -> ParsedNumber | None:
     size = _magnitude(hit)
     if size is None:
         return None
@@ -139,7 +139,7 @@ def _read(text: str, hit: re.Match[str]) -> Number | None:
     per = {"%": 100, "‰": 1000}.get(hit["percent"] or "", 1)
     scale = _SCALES.get(hit["scale"] or "", 1)
     shown = hit[0].strip() if hit["sign"] is None or size < 0 else hit[0].lstrip("-+ ")
-    return Number(shown, size * scale / per, size / per, size * scale)
+    return ParsedNumber(shown, size * scale / per, size / per, size * scale)
 
 
 def _magnitude(hit: re.Match[str]) -> Fraction | None:
@@ -170,7 +170,7 @@ def _fraction(hit: re.Match[str]) -> Fraction | None:
 
 
 def _power(base: Fraction, exponent: int) -> Fraction | None:
-    """Return base^exponent, or None when it is too large to be anybody's answer or undefined."""
+    """Return base^exponent; None if it is undefined or too large for an answer."""
     digits = len(str(base.numerator)) + len(str(base.denominator))
     if digits * abs(exponent) > MAX_POWER or (base == 0 and exponent < 0):
         return None
@@ -212,7 +212,7 @@ def _is_term(word: str) -> bool:
     return len(word) == 1 or any(char.isdigit() for char in word) or word[-1] in ")]}%°^-+"
 
 
-def _lone_numeral(text: str) -> Number | None:
+def _lone_numeral(text: str) -> ParsedNumber | None:
     hits = list(_LONE_NUMERAL.finditer(text))
     if not hits:
         return None
@@ -222,7 +222,7 @@ def _lone_numeral(text: str) -> Number | None:
         shown = shown[-1]
         value = parse_numeral(shown) or Fraction(0)
     value = -value if hits[-1]["sign"] else value
-    return Number(shown, value, value, value)
+    return ParsedNumber(shown, value, value, value)
 
 
 _INVISIBLE = re.compile(

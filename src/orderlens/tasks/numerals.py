@@ -1,6 +1,6 @@
 """Chinese numerals, also mixed with arabic digits (2万5千, 1亿2000万): text in, exact value out.
 
-Knows neither sentences nor signs; which of a text's characters are a numeral is decided by ``numbers``.
+Does not handle sentences or signs; ``numbers`` decides which characters of a text form a numeral.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _parse_whole(text: str) -> Fraction | None:
 
 
 def _parse_with_units(parts: Sequence[str]) -> Fraction | None:
-    """Return the value of digits (or whole arabic numbers) and units in turn, None where they do not fit."""
+    """Return the value of alternating digits (or arabic integers) and units; None if malformed."""
     total = section = pending = 0
     last_unit, last_large = 10**5, ""
     for part in parts:
@@ -63,7 +63,7 @@ def _amount(part: str) -> int:
 
 
 def _left_out(parts: Sequence[str]) -> int:
-    """Return the unit that a last digit behind 百, 千, 万 or 亿 leaves unsaid: 一百二 is 120, not 102."""
+    """Return the implied unit of a last digit after 百, 千, 万 or 亿: 一百二 is 120, not 102."""
     if parts[0] in SMALL_UNITS or parts[0] in LARGE_UNITS or len(parts[-1]) > 1:
         return 1  # 万一 is a word; 2万5000 says its number in full
     return {**SMALL_UNITS, **LARGE_UNITS}.get(parts[-2], 10) // 10
@@ -87,10 +87,10 @@ _MIXED = re.compile(
 )
 
 
-def without_mixed(text: str) -> str:
+def mixed_to_digits(text: str) -> str:
     """Return the text with numbers of several arabic or mixed parts in digits: 2万5千 becomes 25000.
 
-    Each part must be smaller than the unit before it; what is no such number stays as it is.
+    Each part must be smaller than the unit before it; all other text is unchanged.
     """
     return _MIXED.sub(_in_digits, text)
 

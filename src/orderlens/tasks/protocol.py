@@ -1,9 +1,9 @@
-"""What a task is: documents, a prompt, a stop rule and graders. Knows nothing of models or stores."""
+"""Tasks: documents, a prompt, a stop rule and graders. Does not depend on models or stores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -39,7 +39,7 @@ class Task(Protocol):
 
     @property
     def cue(self) -> str:
-        """What follows the prompt of a model without a chat template."""
+        """Text after the prompt of a model without a chat template."""
         ...
 
     @property
@@ -49,7 +49,7 @@ class Task(Protocol):
 
     @property
     def max_new_tokens(self) -> int:
-        """Response length in tokens when none is asked for."""
+        """Default response length in tokens."""
         ...
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
@@ -97,18 +97,19 @@ class Benchmark:
     Attributes:
         name: the id.
         summary: one line for listings.
-        hub: the default source; None for data that everyone brings along.
+        hub: the default source; None if users must supply the data.
         id_field: field that holds the row id; None keys rows by their 0-based number in the file, for data
             whose own ids or texts repeat.
         fields: fields every row must have.
-        find_flaw: says what makes a document ungradable.
-        lists: those of them that hold lists.
+        find_flaw: returns what makes a document ungradable.
+        lists: those of ``fields`` that hold lists.
         write_prompt: document → user message.
         graders: rules by name, default first.
         stop: strings before which a response is cut.
-        cue: what follows the prompt of a model without a chat template.
-        max_new_tokens: response length when none is asked for (the paper's is 16,384).
+        cue: text after the prompt of a model without a chat template.
+        max_new_tokens: default response length in tokens (the paper's is 16,384).
         likelihood: rules that need the model, by name.
+        prompts: further prompts by name, in place of ``write_prompt``.
     """
 
     name: str
@@ -124,12 +125,13 @@ class Benchmark:
     cue: str = "\n\nSolution:"
     lists: tuple[str, ...] = ()
     likelihood: Mapping[str, LikelihoodRule] = field(default_factory=dict)
+    prompts: Mapping[str, Prompt] = field(default_factory=dict)
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
         """Return documents by row id, in file order."""
         place = self.hub if source is None else source
         if place is None:
-            raise UserInputError(f"task '{self.name}' has no data of its own; add --source {self.name}=FILE")
+            raise UserInputError(f"task '{self.name}' comes without data; add --source {self.name}=FILE")
         rows = read_docs(place, self.fields, limit, self.lists)
         return by_id(self, rows, self.id_field)
 
@@ -176,12 +178,25 @@ def likelihood_rules(task: Task) -> Mapping[str, LikelihoodRule]:
 
 
 def choose_grader(task: Task, name: str | None) -> str:
-    """Return the name of the rule that grades: the one asked for, or the task's default."""
+    """Return the name of the grading rule: the requested one, or the task's default."""
     if name is None:
         return next(iter([*likelihood_rules(task), *task.graders]))
     if name not in likelihood_rules(task):
         pick_grader(task, name)
     return name
+
+
+def with_prompt(task: Task, name: str | None) -> Task:
+    """Return the task with the prompt called ``name``; None keeps its own."""
+    if name is None:
+        return task
+    known = task.prompts if isinstance(task, Benchmark) else {}
+    if not isinstance(task, Benchmark) or name not in known:
+        listed = ", ".join(known) or "only its own; leave out --prompt"
+        raise UnknownNameError(
+            f"unknown prompt '{name}' of {task.name}{suggest(name, list(known))} (known: {listed})"
+        )
+    return replace(task, write_prompt=known[name])
 
 
 def cut_at_stop(text: str, stop: tuple[str, ...]) -> str:

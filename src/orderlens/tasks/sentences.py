@@ -53,8 +53,8 @@ def count_sentences(text: str, enough: int) -> int:
 def count_capital_words(text: str, enough: int) -> int:
     """Return the number of all-capital words of ``text``; stops once ``enough`` are found.
 
-    Sentences without a capital letter hold none and are not split into words, which keeps hostile texts
-    cheap.
+    Sentences without a capital letter contain none and are not split into words, which bounds the time on
+    adversarial texts.
     """
     count = 0
     for sentence in _sentences(text) if text != text.lower() else ():

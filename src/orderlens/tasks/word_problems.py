@@ -3,11 +3,25 @@
 Rows are keyed by their number in the file; in CMath one question occurs twice. In CMath per cent is part of
 the number: the reference ``40%`` is 2/5, so ``0.4`` is right and ``40`` is not. In GSM8K, where the reference
 follows ``####`` and carries no ``%``, per cent is a unit: ``60%`` answers 60.
+
+The grader ``literal-number`` follows the paper's sentence about CMath to the letter: the last span of digits,
+compared as a string after its form is normalised. It knows no fractions, per cent or Chinese numerals.
 """
 
 from __future__ import annotations
 
-from orderlens.tasks.graders import NUMBER_GRADER, Verdict, grade_golden, grade_number, number_flaw
+import re
+
+from orderlens.tasks.graders import (
+    NUMBER_GRADER,
+    Verdict,
+    grade_golden,
+    grade_number,
+    incorrect,
+    no_text,
+    number_flaw,
+    response_text,
+)
 from orderlens.tasks.protocol import Benchmark, Document
 from orderlens.texts.sources import HubFile
 
@@ -20,6 +34,34 @@ def cmath_prompt(doc: Document) -> str:
     )
 
 
+LITERAL = "literal-number"
+_SPAN = re.compile(r"-?[0-9][0-9,]*(?:\.[0-9]+)?")
+
+
+def literal_number(text: str) -> str | None:
+    """Return the last span of digits without commas, leading zeros and trailing zeros; None without one."""
+    spans = _SPAN.findall(text)
+    if not spans:
+        return None
+    whole, _, part = spans[-1].replace(",", "").partition(".")
+    sign, digits, part = "-" * whole.startswith("-"), whole.lstrip("-").lstrip("0") or "0", part.rstrip("0")
+    found = f"{digits}.{part}" if part else digits
+    return found if found == "0" else sign + found
+
+
+def grade_literally(doc: Document, response: object) -> Verdict:
+    """Compare the last numeric span of the response with that of the reference, as strings."""
+    text, golden = response_text(response), literal_number(str(doc.get("golden", "")))
+    if text is None:
+        return incorrect(no_text(response), LITERAL)
+    found = literal_number(text)
+    if found is None:
+        return incorrect("the response has no number", LITERAL)
+    if golden is None:
+        return incorrect("the reference has no number", LITERAL, found)
+    return Verdict(found == golden, found, f"last number {found}, reference {golden}", LITERAL)
+
+
 CMATH = Benchmark(
     name="cmath",
     summary="Chinese primary-school word problems (1,098)",
@@ -27,7 +69,7 @@ CMATH = Benchmark(
     id_field=None,
     fields=("question", "golden"),
     write_prompt=cmath_prompt,
-    graders={NUMBER_GRADER: grade_golden},
+    graders={NUMBER_GRADER: grade_golden, LITERAL: grade_literally},
     find_flaw=number_flaw("golden"),
     max_new_tokens=512,
 )

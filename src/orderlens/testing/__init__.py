@@ -1,6 +1,6 @@
-"""Helpers for tests of code that uses OrderLens: stub model, made runs, small random checkpoints.
+"""Helpers for tests of code that uses OrderLens: stub model, synthetic runs, small random checkpoints.
 
-Importing this needs the plain install; what writes or builds torch models imports torch when it is called.
+Works with the plain install; functions that build torch models import torch when they are called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small random models of our own family, in memory or as a folder. Needs torch when called."""
+"""Small random models of the built-in family, in memory or as a folder. The functions need torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHAPE: dict[str, Any] = {
 def small_model(
     attention: Literal["block-causal", "full"] = "block-causal", block_size: int = 8, seed: int = 0
 ) -> TransformerModel:
-    """Return a random model over 50 ids whose weights are scaled up, so that conditionals are peaked."""
+    """Return a random model over 50 ids with large weights, so that conditionals are peaked."""
     from orderlens.models.files.tokenizer import CharacterTokenizer
     from orderlens.models.small.model import TransformerModel
 
@@ -32,13 +32,13 @@ def small_model(
 
 
 def write_small(folder: Path, *, seed: int = 0, int8: bool = False, **shape: Any) -> None:
-    """Write a folder that ``load_model`` reads: random weights over a tokenizer of single bytes.
+    """Write a folder that ``load_model`` reads: random weights and a tokenizer of single bytes.
 
     Args:
-        folder: made if it does not exist.
+        folder: created if it does not exist.
         seed: of the weights.
         int8: store the weights as int8 with a scale per row.
-        shape: fields of ``TransformerConfig``, e.g. ``attention="full"``; ``causal`` makes an evaluator.
+        shape: fields of ``TransformerConfig``, e.g. ``attention="full"``; ``causal`` gives an evaluator.
     """
     from orderlens.models.small.folder import save_folder
 

@@ -1,7 +1,7 @@
-"""A model that says what it is told: rows of logits given by the caller. numpy only, float64.
+"""A model whose logits the caller gives. numpy only, float64.
 
-Every conditional is known in advance, so a test can state what an order must choose and what its trace must
-hold. It is a real Model: sessions, blocks and caches behave as those of any other.
+Every conditional is known in advance, so a test can state which position an order must choose and what its
+trace must contain. Sessions, blocks and caches behave as in other models.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from orderlens.models.protocol import (
     LogProbRows,
     StateBatch,
     Tokenizer,
+    model_repr,
     token_ids,
 )
 
 Rule: TypeAlias = Callable[[IntArray, int], ArrayLike]
-"""(tokens that the position may see, mask id where hidden; the position) → logits [V]."""
+"""(tokens visible to the position, the mask id where hidden; the position) → logits [V − 1]."""
 
 
 class NumberTokenizer:
@@ -42,7 +43,7 @@ class NumberTokenizer:
 
 
 class StubModel:
-    """The Model protocol over given logits; the mask is the last id and never revealed."""
+    """The Model protocol with given logits; the mask is the last id and is never revealed."""
 
     precision: Literal["float64"] = "float64"
     max_positions = 4096
@@ -74,8 +75,8 @@ class StubModel:
             anchor: where the block grid starts.
             tokenizer: numbers between spaces by default.
             name: the model's name; ``load_model`` cannot load it again.
-            digest: of the numbers. A function cannot be hashed: without a digest of its own its runs stay in
-                memory.
+            digest: identifies the logits. A function cannot be hashed: without a digest its runs can only be
+                kept in memory.
         """
         self._rule, table_PV = _rule(logits)
         size = vocab_size if table_PV is None else table_PV.shape[1] + 1
@@ -104,6 +105,9 @@ class StubModel:
         shifted = logits - logits.max()
         log_p: FloatArray = shifted - np.log(np.exp(shifted).sum())
         return log_p
+
+    def __repr__(self) -> str:
+        return model_repr(self)
 
     def with_block_size(self, block_size: int) -> StubModel:
         return StubModel(
@@ -156,7 +160,7 @@ class StubSession:
 
 
 def _digest(table_PV: FloatArray | None) -> str:
-    """Return a digest of given rows; nothing identifies a function."""
+    """Return a digest of given rows; empty for a function."""
     if table_PV is None:
         return ""
     given = repr(table_PV.shape).encode() + table_PV.tobytes()
@@ -164,7 +168,7 @@ def _digest(table_PV: FloatArray | None) -> str:
 
 
 def _rule(logits: ArrayLike | Rule) -> tuple[Rule, FloatArray | None]:
-    """Return the rule behind ``logits`` and, for given rows, their table."""
+    """Return ``logits`` as a function and, for given rows, as a table [P, V − 1]."""
     if callable(logits):
         return logits, None
     table_PV = np.atleast_2d(np.asarray(logits, np.float64))

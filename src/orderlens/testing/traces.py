@@ -1,7 +1,7 @@
-"""Traces and runs made from a few numbers: for tests of tables, figures, findings and metrics.
+"""Synthetic traces and runs, for tests of tables, figures, findings and metrics.
 
-The tables have the stored schema and pass the checks of a commit, so a made run is read, analysed and saved
-like any other. numpy and pyarrow only; knows no model: log-probabilities are given or drawn.
+The tables have the stored schema and pass the checks of a commit, so a synthetic run can be read, analysed
+and saved. Needs numpy and pyarrow only, and no model: log-probabilities are given or drawn at random.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orderlens.store.reader import Run
 
 EOS_ID, SPECIAL_ID = 0, 1
-"""Token ids that made traces take for the end of a text and for a special token."""
+"""Token ids of the end of a text and of a special token in synthetic traces."""
 
 
 def make_trace(
@@ -45,8 +45,8 @@ def make_trace(
 ) -> pa.Table:
     """Return the ``reveals`` of one trace of n tokens, float64.
 
-    What is not given follows from ``logq`` as if there were two tokens, one with probability q and one with
-    1 − q; the revealed token is the most probable one where q > 1/2.
+    Columns that are not given follow from ``logq`` as if there were two tokens, with probabilities q and 1 −
+    q. The revealed token is then the argmax where q > 1/2.
 
     Args:
         sample_id: id of the sample.
@@ -99,12 +99,12 @@ def make_trace(
 def random_trace(
     rng: np.random.Generator, sample_id: str, order: str, n: int = 64, *, scale: float = 0.5, **more: Any
 ) -> pa.Table:
-    """Return a trace of ``n`` tokens whose −log q has a gamma law, on a path block by block.
+    """Return a trace of ``n`` tokens, block by block, with gamma-distributed −log q.
 
     Args:
         rng: draws the log-probabilities first, then the path.
         sample_id: id of the sample.
-        order: label; ``forced-ar`` and ``reverse-ar`` take their paths, all others a random one.
+        order: label; ``forced-ar`` and ``reverse-ar`` have their own paths, all others a random path.
         n: tokens.
         scale: mean of −log q (nats).
         more: as for ``make_trace``.
@@ -117,7 +117,7 @@ def random_trace(
 def random_path(
     rng: np.random.Generator, n: int, order: str = "random", block_size: int = 32
 ) -> NDArray[np.int64]:
-    """Return a path [n] through the blocks: left to right, reversed or random inside each, by the order."""
+    """Return a path [n] block by block; inside a block left to right, reversed or random, by the order."""
     blocks = [np.arange(start, min(start + block_size, n)) for start in range(0, n, block_size)]
     if order == "reverse-ar":
         blocks = [block[::-1] for block in blocks]
@@ -127,7 +127,7 @@ def random_path(
 
 
 def make_table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return table ``name`` (``outputs``, ``verdicts``, ``external``, …) from rows; what a row lacks is null.
+    """Return table ``name`` (``outputs``, ``verdicts``, ``external``, …) from rows; missing values are null.
 
     Columns that the schema does not have are kept.
     """
@@ -148,7 +148,7 @@ def make_run(
 
     Args:
         traces: ``reveals`` of whole traces.
-        spec: the run's spec; says only that the run is made up by default.
+        spec: the run's spec; by default it only names the model "made up".
         tables: other tables by name, as tables or as rows for ``make_table``.
     """
     ready = {
@@ -179,7 +179,7 @@ def _repeated(key: Mapping[str, Any], n: int) -> dict[str, pa.Array]:
 
 
 def _passes(forward: ArrayLike | None, n: int) -> dict[str, NDArray[Any]]:
-    """Return the pass of each reveal, and how many reveals it committed."""
+    """Return the pass of each reveal, and the number of reveals that the pass committed."""
     passes = _ints("forward", np.arange(n) if forward is None else forward, n)
     _, inverse, counts = np.unique(passes, return_inverse=True, return_counts=True)
     return {"forward": passes, "n_committed": counts[inverse]}
@@ -202,13 +202,13 @@ def _numbers(logq: NDArray[np.float64], is_argmax: NDArray[np.bool_]) -> dict[st
 
 
 def assert_same_rows(run: Run, other: Run, *, ordered: bool = True, atol: float = 0.0) -> None:
-    """Refuse a complete run whose tables are not those of another.
+    """Assert that a run is complete and has the same rows as another run.
 
     Args:
-        run: the one in question.
-        other: what it should be.
-        ordered: also ask for the same order of rows, which depends on how the work was cut into units.
-        atol: how far numbers may lie apart; 0 asks for the same bits.
+        run: the run to check.
+        other: the expected run.
+        ordered: also compare the order of rows, which depends on the division into work units.
+        atol: allowed absolute difference of numbers; 0 requires identical bits.
     """
     assert run.is_complete, "the run is not complete"
     for name in other.tables:
@@ -224,7 +224,7 @@ def assert_same_rows(run: Run, other: Run, *, ordered: bool = True, atol: float 
 
 
 def _sorted(table: pa.Table, name: str) -> pa.Table:
-    """Return the rows by trace; a token's text is stored once per unit, and wanted once."""
+    """Return the rows sorted by trace; texts of tokens, stored once per unit, are listed once."""
     if name == "tokens":
         table = table.group_by(table.column_names).aggregate([])
         return table.sort_by([(column, "ascending") for column in table.column_names])

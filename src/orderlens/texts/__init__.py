@@ -1,1 +1,1 @@
-"""Everything that comes in: rows, samples, their sources, and traces that other decoders recorded."""
+"""Input: rows, samples, their sources, and traces that other decoders recorded."""

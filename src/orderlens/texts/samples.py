@@ -1,8 +1,9 @@
-"""Samples: what the caller gives (``Sample``, text, a row) and what the decoder takes (``EncodedSample``)."""
+"""Samples of the caller (``Sample``, text or row) and their encoded form (``EncodedSample``)."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import reprlib
@@ -13,21 +14,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from orderlens.errors import UserInputError
-from orderlens.models.abilities import as_question, chat_template
+from orderlens.errors import UserInputError, counted
+from orderlens.models.abilities import as_question, chat_template, count_unknown
 from orderlens.models.protocol import IntArray, Model
 
 TextOrTokens = str | Sequence[int]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sample:
     """One text to score or prompt to continue; ``prompt`` and ``target`` are text or token ids.
 
-    An empty prompt is legitimate. ``target`` is needed for scoring and ignored when generating. ``suffix`` is
-    given text after the target (infilling): full-attention models see all of it, block-causal ones the part
-    that shares a block with the target. ``template`` is text with holes, ``"Once [[8]] and [[4]]."``, that
-    ``generate`` fills with so many tokens each; it stands for prompt and suffix, which are empty then.
+    The prompt may be empty. ``target`` is needed for scoring and ignored when generating. ``suffix`` is given
+    text after the target (infilling): full-attention models see all of it, block-causal models only the part
+    in the target's last block. ``template`` is text with holes, ``"Once [[8]] and [[4]]."``; the number is
+    the tokens that ``generate`` fills in. It replaces prompt and suffix.
     """
 
     id: str
@@ -37,24 +39,35 @@ class Sample:
     task: str | None = None
     template: str | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("prompt", "target", "suffix"):
+            value = getattr(self, name)
+            if isinstance(value, bytes | bytearray) or not isinstance(value, Iterable | None):
+                raise UserInputError(
+                    f"Sample({self.id!r:.40}): {name} must be text or a list of token ids, "
+                    f"not {type(value).__name__} {value!r:.40}"
+                )
+        if not isinstance(self.id, str | Integral) or isinstance(self.id, bool):
+            raise UserInputError(f"Sample: the id must be text or a whole number, not {self.id!r:.40}")
+
     def __repr__(self) -> str:
-        """Return what is given, long texts and token lists cut."""
+        """Return the fields with a value; long texts and token lists are shortened."""
         given = {item.name: getattr(self, item.name) for item in fields(self)}
         shown = (f"{name}={reprlib.repr(value)}" for name, value in given.items() if value is not None)
         return f"Sample({', '.join(shown)})"
 
 
 SampleLike: TypeAlias = Sample | str | Mapping[str, Any]
-"""A sample, a prompt, or a row with the fields of a sample (``id`` may be absent)."""
+"""A sample, a prompt, or a row with the fields of a sample (``id`` is optional)."""
 Samples: TypeAlias = SampleLike | Iterable[SampleLike]
 _FIELDS = tuple(item.name for item in fields(Sample))
 
 
 def as_samples(given: Samples, what: str = "samples") -> list[Sample]:
-    """Return samples; a single one, a string or a row counts as one, and rows without id are numbered.
+    """Return a list of samples; samples without id are numbered.
 
     Args:
-        given: one of ``SampleLike`` or several.
+        given: one or several ``SampleLike``.
         what: the argument's name, for messages.
     """
     if isinstance(given, Sample | str | Mapping):
@@ -63,9 +76,11 @@ def as_samples(given: Samples, what: str = "samples") -> list[Sample]:
         raise UserInputError(
             f"{what}: '{os.fspath(given)}' is a path; read the file with orderlens.load_samples(path)"
         )
-    if hasattr(given, "column_names") or hasattr(given, "columns"):  # iterating a table gives its columns
+    if hasattr(given, "column_names") or hasattr(
+        given, "columns"
+    ):  # iterating over a table yields its columns
         raise UserInputError(
-            f"{what}: a {type(given).__name__} is no list of samples; give its rows, e.g. "
+            f"{what}: a {type(given).__name__} is not a list of samples; give its rows, e.g. "
             "frame.to_dict('records') or table.to_pylist()"
         )
     if isinstance(given, bytes) or not isinstance(given, Iterable):
@@ -89,20 +104,20 @@ def _sample(item: object, place: int, what: str) -> Sample:
         found = f"it has '{unknown[0]}'" if unknown else "it has no 'prompt'"
         hint = "; split texts with orderlens.load_samples" if "text" in unknown else ""
         raise UserInputError(
-            f"{what}: the fields of row {place} must be out of {', '.join(_FIELDS)}; {found}{hint}"
+            f"{what}: row {place} may have the fields {', '.join(_FIELDS)}, but {found}{hint}"
         )
     given = {name: value for name, value in item.items() if value is not None}
     return _named(Sample(**{"prompt": "", "id": str(place), **given}), what)
 
 
 def _named(sample: Sample, what: str) -> Sample:
-    """Return the sample with its id as text; numbers are taken by their digits."""
+    """Return the sample with its id as text; numbers are converted."""
     name = str(sample.id) if isinstance(sample.id, Integral) else sample.id
     for part, value in (("id", name), ("task", sample.task)):
         if value is None and part == "task":
             continue
         if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise UserInputError(f"{what}: a sample has the {part} {value!r}, which is no text")
+            raise UserInputError(f"{what}: a sample has the {part} {value!r}, which is not text")
     return sample if name is sample.id else replace(sample, id=name)
 
 
@@ -115,13 +130,13 @@ class EncodedSample:
     """A sample as token ids, checked against a model's vocabulary.
 
     Attributes:
-        id: its name.
+        id: its id.
         prompt: tokens before the first position to fill.
         target: tokens to score.
-        task: the benchmark it belongs to.
+        task: its benchmark.
         suffix: given tokens after the last position to fill.
-        template: for generation with several holes: the tokens from the first hole to the last one, with the
-            mask id in the holes. Without it one hole as long as was asked for follows the prompt.
+        template: for generation with several holes: the tokens from the first hole to the last, with the mask
+            id in the holes. Without it, one hole of the requested length follows the prompt.
     """
 
     id: str
@@ -144,36 +159,58 @@ class EncodedSample:
 
 
 def in_chat(model: Model, samples: Iterable[Sample]) -> list[Sample]:
-    """Return the samples with each prompt put as a user's question in the model's chat template."""
+    """Return the samples with each prompt as a user message in the model's chat template."""
     template = chat_template(model)
     if template is None:
         raise UserInputError(f"{model.name} has no chat template; leave out --chat (chat=True)")
-    asked = []
+    questions = []
     for sample in samples:
         if not isinstance(sample.prompt, str) or sample.template is not None:
             raise UserInputError(
-                f"sample '{sample.id}': only a prompt given as text can be put as a question; give rows with "
+                f"sample '{sample.id}': only a text prompt can use the chat template; give rows with "
                 "'prompt', or leave out --chat (chat=True)"
             )
-        asked.append(replace(sample, prompt=as_question(template, sample.prompt)))
-    return asked
+        questions.append(replace(sample, prompt=as_question(template, sample.prompt)))
+    return questions
 
 
 def encode_samples(
     model: Model, samples: Iterable[Sample | str], *, need_target: bool
 ) -> list[EncodedSample]:
-    """Tokenise and check samples; strings become prompts whose ids count from ``"0"``."""
+    """Tokenise and check samples; strings become prompts with ids from ``"0"`` on."""
     encoded: list[EncodedSample] = []
     seen: set[tuple[str | None, str]] = set()
+    unknown = 0
     for index, item in enumerate(samples):
         sample = Sample(str(index), item) if isinstance(item, str) else item
         if (sample.task, sample.id) in seen:
             raise UserInputError(f"sample id '{sample.id}' occurs twice; ids must be unique")
         seen.add((sample.task, sample.id))
         encoded.append(_encode(model, sample, need_target))
+        unknown += _count_unknown(model, sample, encoded[-1])
     if not encoded:
-        raise UserInputError("no samples given; there is nothing to decode")
+        raise UserInputError("no samples given; give at least one")
+    if unknown:
+        _log.warning("%s", describe_unknown(unknown))
     return encoded
+
+
+def describe_unknown(count: int) -> str:
+    """Say how many pieces of the texts a tokenizer could not represent."""
+    return (
+        f"the tokenizer cannot represent {counted(count, 'piece')} of the texts (characters or words); each "
+        "became the unknown token"
+    )
+
+
+def _count_unknown(model: Model, sample: Sample, encoded: EncodedSample) -> int:
+    """Return the number of pieces of a sample's texts that its tokens do not represent."""
+    if sample.template is not None:
+        ids = np.concatenate([encoded.prompt, encoded.template, encoded.suffix])
+        return count_unknown(model.tokenizer, HOLE.sub("", sample.template), ids.tolist())
+    parts = (sample.prompt, encoded.prompt), (sample.target, encoded.target), (sample.suffix, encoded.suffix)
+    found = [(text, ids.tolist()) for text, ids in parts if isinstance(text, str) and len(ids)]
+    return sum(count_unknown(model.tokenizer, text, ids) for text, ids in found)
 
 
 def _encode(model: Model, sample: Sample, need_target: bool) -> EncodedSample:
@@ -191,22 +228,28 @@ def _encode(model: Model, sample: Sample, need_target: bool) -> EncodedSample:
     return EncodedSample(sample.id, prompt, target, sample.task, suffix)
 
 
-HOLE = re.compile(r"\[\[(\d{1,6})\]\]")
-"""A hole of a template: ``[[8]]`` is eight tokens to fill."""
+HOLE = re.compile(r"\[\[([0-9]+)\]\]")
+"""A hole of a template: ``[[8]]`` is a gap of eight tokens."""
+MAX_HOLE = 999_999
+"""Largest hole in tokens."""
 
 
 def _encode_template(model: Model, sample: Sample, text: str, need_target: bool) -> EncodedSample:
-    """Cut a template at its holes: what stands before the first, between them, and after the last."""
+    """Split a template at its holes into prompt, holes with the text between them, and suffix."""
     if need_target:
         raise UserInputError(
-            f"sample '{sample.id}' is a template, which only generate fills; to score, give prompt, target "
-            "and suffix"
+            f"sample '{sample.id}' has a template, which only generate can fill; to score, give prompt, "
+            "target and suffix"
         )
     if len(sample.prompt) or sample.suffix is not None:
-        raise UserInputError(
-            f"sample '{sample.id}': a template stands for prompt and suffix; leave them empty"
-        )
+        raise UserInputError(f"sample '{sample.id}': a template replaces prompt and suffix; leave them empty")
     parts = HOLE.split(text)
+    for size in parts[1::2]:
+        if len(size.lstrip("0")) > len(str(MAX_HOLE)):
+            raise UserInputError(
+                f"sample '{sample.id}': the hole [[{size:.20}]] is too large; "
+                f"a hole has at most {MAX_HOLE:,} tokens"
+            )
     sizes = [int(size) for size in parts[1::2]]
     if not sizes or 0 in sizes:
         raise UserInputError(
@@ -233,7 +276,7 @@ def _token_ids(model: Model, sample_id: str, part: str, value: TextOrTokens) -> 
 
 
 def _whole_numbers(value: Sequence[int], sample_id: str, part: str) -> IntArray:
-    """Return token ids as an array; numbers that would have to be rounded are refused."""
+    """Return token ids as an array; fractions are refused."""
     try:
         found = np.asarray(list(value) if not isinstance(value, np.ndarray) else value)
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""Where rows come from and what they must hold: local files, the hub, and the bundled passages.
+"""Rows from local files, the hub and the bundled passages, with their fields checked.
 
-``read_docs`` gives the documents of a task, ``sample_rows`` the rows of samples. Every error names the file
-and the place. Knows no tokenizer and no grading; how files are read is in rows.py.
+``read_docs`` returns the documents of a task, ``sample_rows`` the rows of samples. Every error names the file
+and the row. Does not depend on tokenizers or grading; rows.py reads the files.
 """
 
 from __future__ import annotations
@@ -14,10 +14,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from orderlens.common.files import lost_slash
 from orderlens.common.hub import Repository, snapshot
 from orderlens.errors import DataFileError, UnknownNameError
 from orderlens.registry import suggest
-from orderlens.texts.rows import FORMATS, Numbered, Row, TextSplit, is_folder, is_there, kind_of, read_rows
+from orderlens.texts.rows import (
+    FORMATS,
+    NumberedRow,
+    Row,
+    TextSplit,
+    is_folder,
+    kind_of,
+    path_exists,
+    read_rows,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +36,8 @@ class HubFile:
 
     Attributes:
         repo: ``ORG/NAME``.
-        pattern: glob that names the one file wanted, e.g. ``data/test-*.parquet``.
-        revision: commit that the numbers in our docs refer to, or a branch where no commit is known.
+        pattern: glob of the file, e.g. ``data/test-*.parquet``.
+        revision: commit that the numbers in our docs refer to, or a branch if no commit is known.
     """
 
     repo: str
@@ -45,9 +55,9 @@ def read_docs(
 
     Args:
         source: a local file or one on the hub.
-        required: fields that no row may lack.
+        required: fields that every row must have.
         limit: maximum number of rows, from the start.
-        lists: fields that hold lists; CSV cells write them as JSON.
+        lists: fields that are lists; in CSV cells, as JSON.
 
     Raises:
         DataFileError: the file is missing, malformed or lacks a field; the message names file and row.
@@ -56,24 +66,29 @@ def read_docs(
     rows = islice(read_rows(path), limit)
     if kind_of(path) == "txt":
         raise DataFileError(
-            f"{path}: a task's rows need the fields {', '.join(required)}; give JSON lines or CSV"
+            f"{path}: the rows of a task need the fields {', '.join(required)}; give JSON Lines or CSV"
         )
     return [_checked(row, required, lists, f"{path}, row {number}") for number, row in rows]
 
 
 def fetch(hub: HubFile, option: str = "--source") -> Path:
-    """Return the local path of a hub file, downloading it when it is not in the cache.
+    """Return the local path of a hub file; it is downloaded if it is not in the cache.
 
     Args:
         hub: the file.
-        option: the command-line option that takes a local file instead, for the message.
+        option: the command-line option for a local file, named in the error message.
     """
+    return fetch_all(hub, option)[0]
+
+
+def fetch_all(hub: HubFile, option: str = "--source") -> list[Path]:
+    """Return the local paths of all files that match ``hub.pattern``, sorted by name; see ``fetch``."""
     instead = f"give a local file with {option}"
     wanted = Repository("dataset", hub.repo, hub.revision, f"data set {hub}", instead)
     found = sorted(snapshot(wanted, [hub.pattern], DataFileError).glob(hub.pattern))
     if not found:
         raise DataFileError(f"{wanted.label} has no file {hub.pattern}; {instead} instead")
-    return found[0]
+    return found
 
 
 def _checked(row: Row, required: Sequence[str], lists: Sequence[str], where: str) -> Row:
@@ -88,7 +103,7 @@ def _checked(row: Row, required: Sequence[str], lists: Sequence[str], where: str
 
 
 def _as_list(value: Any) -> Any:
-    """Read a list that a CSV cell spells as JSON; everything else is passed on."""
+    """Parse a list that a CSV cell contains as JSON; other values are returned unchanged."""
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return value
     try:
@@ -122,9 +137,9 @@ class Passage:
 
 
 def load_passages(kind: str | None = None) -> list[Passage]:
-    """Return the bundled passages in their fixed sequence, all of them or those of one kind.
+    """Return the bundled passages in a fixed order, all of them or those of one kind.
 
-    The kinds of the scoring texts take turns, so the first n are a fair mixture; ``qa`` comes last.
+    The kinds of scoring texts alternate, so the first n are a balanced mixture; ``qa`` comes last.
     """
     if kind is not None and kind not in KINDS:
         raise UnknownNameError(f"unknown kind of passage {kind!r}; choose one of {', '.join(KINDS)}")
@@ -142,20 +157,22 @@ LONGEST_SAMPLE_ID = 512
 
 
 def sample_rows(source: str, split: TextSplit = "none") -> Iterator[Row]:
-    """Yield checked rows with string ids; every error names the file and the place."""
+    """Yield checked rows with text ids; every error names the file and the row."""
     if source == "passages":
         yield from _passages()
         return
     if source == "c4":
-        yield from _checked_samples(read_rows(_c4()), "c4")
+        yield from _checked_samples(_c4(), "c4")
         return
     path = Path(source)
     if source and is_folder(path):  # "" is the path "."
         raise DataFileError(
-            f"data '{source[:80]}' is a folder; give a dataset's name ({', '.join(BUILT_IN)}) "
+            f"data '{source[:80]}' is a folder; give a built-in name ({', '.join(BUILT_IN)}) "
             f"or a file: {FORMATS}"
         )
-    if not source or (not path.suffix and not is_there(path)):
+    if (address := lost_slash(str(path))) is not None and not path_exists(path):
+        raise DataFileError(f"'{address}' is an address; download the file and give its path")
+    if not source or (not path.suffix and not path_exists(path)):
         hint = suggest(source, BUILT_IN)
         raise DataFileError(
             f"data file '{source[:80]}' does not exist{hint} "
@@ -164,7 +181,7 @@ def sample_rows(source: str, split: TextSplit = "none") -> Iterator[Row]:
     yield from _checked_samples(read_rows(path, split=split), source)
 
 
-def _checked_samples(rows: Iterator[Numbered], source: str) -> Iterator[Row]:
+def _checked_samples(rows: Iterator[NumberedRow], source: str) -> Iterator[Row]:
     seen: set[str] = set()
     for index, (number, row) in enumerate(rows):
         where = f"{source}, row {number}"
@@ -187,10 +204,10 @@ def _check_content(row: Row, where: str) -> None:
         found = ", ".join(map(str, list(row)[:8])) or "nothing"
         raise DataFileError(f"{where}: needs 'text', or 'prompt' (and 'target'); it has {found}")
     if not isinstance(row.get("template", ""), str) or ("template" in row and row.get("prompt")):
-        raise DataFileError(f"{where}: 'template' must be text with holes such as [[8]], and no 'prompt'")
+        raise DataFileError(f"{where}: 'template' must be text with holes such as [[8]], without a 'prompt'")
     for name in ("target", "suffix"):
         if name in row and "prompt" not in row:
-            raise DataFileError(f"{where}: '{name}' goes with 'prompt', which the row lacks")
+            raise DataFileError(f"{where}: '{name}' needs a 'prompt', which the row lacks")
     for name in ("prompt", "target", "suffix"):
         if name in row:
             row[name] = _text_or_ids(row[name], f"{where}: '{name}'")
@@ -203,9 +220,9 @@ def _text_or_ids(value: object, what: str) -> str | list[int]:
         raise DataFileError(f"{what} must be text or a list of token ids, not {value!r:.40}")
     for item in value:
         if isinstance(item, bool) or not isinstance(item, int):
-            raise DataFileError(f"{what} holds {item!r:.40}; token ids are whole numbers")
+            raise DataFileError(f"{what} contains {item!r:.40}; token ids are whole numbers")
         if not 0 <= item <= LARGEST_ID:
-            raise DataFileError(f"{what} holds {str(item)[:20]}; token ids lie between 0 and {LARGEST_ID}")
+            raise DataFileError(f"{what} contains {str(item)[:20]}; token ids are from 0 to {LARGEST_ID}")
     return list(value)
 
 
@@ -214,7 +231,7 @@ def _row_id(value: object, where: str) -> str:
         raise DataFileError(f"{where}: 'id' must be a text or a number, not {value!r:.40}")
     text = str(value)
     if len(text) > LONGEST_SAMPLE_ID or "\x00" in text:
-        raise DataFileError(f"{where}: 'id' is longer than {LONGEST_SAMPLE_ID} characters or holds a NUL")
+        raise DataFileError(f"{where}: 'id' is longer than {LONGEST_SAMPLE_ID} characters or contains a NUL")
     return text
 
 
@@ -222,5 +239,19 @@ def _passages() -> Iterator[Row]:
     yield from ({"id": passage.id, "text": passage.text} for passage in load_passages() if passage.text)
 
 
-def _c4() -> Path:
-    return fetch(HubFile("allenai/c4", "en/c4-validation.00000-of-00008.json.gz"), "--data")
+C4 = HubFile("allenai/c4", "en/c4-validation.*-of-*.json.gz", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2")
+"""All shards of the English validation split, at one revision."""
+
+
+def _c4() -> Iterator[NumberedRow]:
+    """Yield the rows of all shards; the id names shard and row, because C4 has no ids."""
+    paths = fetch_all(C4, "--data")
+    expected = int(paths[0].name.partition("-of-")[2].partition(".")[0])
+    if len(paths) != expected:
+        raise DataFileError(
+            f"data set {C4}: {len(paths)} of {expected} shards of the validation split are in the cache; "
+            "download the others, or give a local file with --data"
+        )
+    for shard, path in enumerate(paths):
+        for number, row in read_rows(path):
+            yield NumberedRow(number, {"id": f"{shard}-{number}", "text": row.get("text")})

@@ -1,7 +1,7 @@
 """Uniform spreading: how the shape of a confidence trace limits greedy recovery of a target.
 
-numpy and scipy only. Functions of q take probabilities, functions of y take y = log q in nats; scalars and
-arrays of any shape are welcome and keep their shape. Errors are subclasses of ``ValueError``.
+Uses only numpy and scipy. Functions of q take probabilities, functions of y take y = log q in nats. Scalars
+and arrays of any shape are accepted and keep their shape. Errors are subclasses of ``ValueError``.
 """
 
 from orderlens.theory._inputs import CompetitorError, NoiseError, ProbabilityError, ProfileError, TheoryError
@@ -27,7 +27,7 @@ from orderlens.theory.concavity import (
 from orderlens.theory.estimate import FitBin, NoiseFit, fit_noise
 from orderlens.theory.optimum import BestProfile, best_profile
 from orderlens.theory.spreading import (
-    BottleneckStep,
+    CostlyStep,
     SecondOrder,
     SpreadComparison,
     bottlenecks,
@@ -44,8 +44,8 @@ from orderlens.theory.step import d1, d2, inverse_mills, log_failure, log_succes
 
 __all__ = [
     "BestProfile",
-    "BottleneckStep",
     "CompetitorError",
+    "CostlyStep",
     "CriticalPoint",
     "FitBin",
     "Interval",

@@ -1,4 +1,4 @@
-"""The likelihood of argmax hits and its surface around the maximum. Public face: ``estimate``."""
+"""The likelihood of argmax hits and its surface around the maximum. The public module is ``estimate``."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.special import chdtri
 
 from orderlens.theory import _inputs
-from orderlens.theory._crowd import equal_crowd
+from orderlens.theory._competition import equal_competitors
 from orderlens.theory._inputs import Array, ProfileError
 from orderlens.theory.step import logit_of_log
 
 _SPACING = 0.025
 _WIDEST = 90.0
-"""Logits beyond ±90 count as ±90: success there is certain or impossible for every σ of interest."""
+"""Logits are clipped to ±90, where success is certain or impossible for every relevant σ."""
 
 
 class Knots:
     """Interpolation of functions of logit q at given logits [N].
 
     Attributes:
-        logit: places of the knots [G].
+        logit: logits of the knots [G].
         weights: sparse [N, G]; ``weights @ f(logit)`` interpolates f at the data.
     """
 
@@ -43,12 +43,12 @@ class Knots:
         self.weights = sparse.csr_array(table)
 
     def gather(self, amount_N: Array) -> Array:
-        """Return the knot weights [G] of reveals that count ``amount_N`` each."""
+        """Return the knot weights [G] of reveals with the weights ``amount_N``."""
         return np.asarray(self.weights.T @ amount_N)
 
 
 def _cubic(x: Array) -> Array:
-    """Weights [N, 4] of the points −1, 0, 1, 2 for the value at x in [0, 1) of the cubic through them."""
+    """Return weights [N, 4] of the points −1, 0, 1, 2 for cubic interpolation at x in [0, 1)."""
     return np.stack(
         [
             -x * (x - 1.0) * (x - 2.0) / 6.0,
@@ -63,7 +63,7 @@ def _cubic(x: Array) -> Array:
 SIGMA_RANGE = (0.01, 20.0)
 LARGEST_K = 1e6
 BOUNDS = ((float(np.log(SIGMA_RANGE[0])), float(np.log(SIGMA_RANGE[1]))), (0.0, float(np.log(LARGEST_K))))
-"""Searched range of (log σ, log k)."""
+"""Search range of (log σ, log k)."""
 
 _LOWEST = -1e6
 _SIDE = 11
@@ -85,10 +85,10 @@ class HitData:
         all_y, all_hit = _inputs.profile(y), np.asarray(hit)
         if all_y.ndim != 1 or all_hit.shape != all_y.shape:
             raise ProfileError(
-                f"y and hit must be of one length; got shapes {all_y.shape} and {all_hit.shape}"
+                f"y and hit must have the same length; got shapes {all_y.shape} and {all_hit.shape}"
             )
         if all_hit.dtype.kind not in "biu" or not np.isin(all_hit, (0, 1)).all():
-            raise ProfileError(f"hit must hold booleans (or 0 and 1); got {all_hit.dtype} values")
+            raise ProfileError(f"hit must contain booleans (or 0 and 1); got {all_hit.dtype} values")
         self.used = all_y < 0
         self.y, self.hit = all_y[self.used], all_hit[self.used].astype(bool)
         if self.hit.all() or not self.hit.any():
@@ -101,14 +101,18 @@ class HitData:
         sides = (self.hit.astype(np.float64), (~self.hit).astype(np.float64))
         self.weights = np.concatenate([self.knots.gather(side) for side in sides])
 
-    def log_chances(self, log_sigma: float, log_k: float) -> Array:
-        """Return log f, then log(1 − f), at the knots [2G]; what underflows stays comparable, very low."""
-        leads = (log_k + self.knots.logit) / np.exp(log_sigma)
-        crowd = equal_crowd(leads, float(np.exp(log_k)), bends=False)
-        return np.asarray(np.maximum(np.concatenate([crowd.log_win, crowd.log_lose]), _LOWEST))
+    def log_chances(self, log_sigma: float | Array, log_k: float) -> Array:
+        """Return log f, then log(1 − f), at the knots [2G]; very low but finite after an underflow.
+
+        Several values of log σ [S] are evaluated in one call: [S, 2G].
+        """
+        leads = (log_k + self.knots.logit) / np.exp(np.asarray(log_sigma))[..., None]
+        found = equal_competitors(leads.ravel(), float(np.exp(log_k)), with_bend=False)
+        both = [part.reshape(leads.shape) for part in (found.log_win, found.log_lose)]
+        return np.asarray(np.maximum(np.concatenate(both, axis=-1), _LOWEST))
 
     def log_likelihood(self, log_sigma: float, log_k: float) -> float:
-        """Σ log f over hits + Σ log(1 − f) over misses."""
+        """Return Σ log f over hits + Σ log(1 − f) over misses."""
         return float(self.weights @ self.log_chances(log_sigma, log_k))
 
     def fitted(self, log_sigma: float, log_k: float) -> Array:
@@ -117,7 +121,7 @@ class HitData:
         return np.asarray(np.clip(self.knots.weights @ np.exp(chances), 0.0, 1.0))
 
     def weights_by_group(self, groups: ArrayLike | None) -> Any:
-        """Return sparse knot weights [groups, 2G]; without labels every reveal is its own group."""
+        """Return sparse knot weights [groups, 2G]; without labels every reveal is a separate group."""
         labels = np.arange(self.used.size) if groups is None else np.asarray(groups)
         if labels.shape != self.used.shape:
             raise ProfileError(f"groups must have one label per reveal; got shape {labels.shape}")
@@ -131,11 +135,11 @@ class HitData:
 
 
 def maximise(data: HitData) -> tuple[float, float]:
-    """Return (log σ, log k) of largest likelihood: a coarse grid, then Nelder–Mead."""
-    starts = [
-        (a, b) for a in np.log([0.05, 0.2, 0.5, 1.0, 2.0, 5.0]) for b in np.log([1.0, 4.0, 30.0, 1000.0, 1e5])
-    ]
-    start = np.array(max(starts, key=lambda point: data.log_likelihood(*point)))
+    """Return the maximum-likelihood (log σ, log k): a coarse grid, then Nelder–Mead."""
+    log_sigmas, log_ks = np.log([0.05, 0.2, 0.5, 1.0, 2.0, 5.0]), np.log([1.0, 4.0, 30.0, 1000.0, 1e5])
+    heights = np.stack([data.log_chances(log_sigmas, float(b)) @ data.weights for b in log_ks], axis=1)
+    i, j = np.unravel_index(int(heights.argmax()), heights.shape)
+    start = np.array([log_sigmas[i], log_ks[j]])
     simplex = start + np.array([[0.05, 0.05], [0.35, 0.05], [0.05, 0.8]])
     options: Any = {"xatol": 1e-5, "fatol": 1e-6, "initial_simplex": simplex}
 
@@ -146,32 +150,31 @@ def maximise(data: HitData) -> tuple[float, float]:
     return float(found.x[0]), float(found.x[1])
 
 
-def maximise_one(data: HitData) -> tuple[float, float]:
-    """Return log σ of largest likelihood with k = 1, and that log-likelihood."""
+def maximise_sigma(data: HitData) -> tuple[float, float]:
+    """Return the maximum-likelihood log σ for k = 1, and its log-likelihood."""
     found = minimize_scalar(lambda x: -data.log_likelihood(float(x), 0.0), bounds=BOUNDS[0], method="bounded")
     return float(found.x), -float(found.fun)
 
 
 class Surface:
-    """log-chances on a grid of (log σ, log k) around the maximum.
+    """Log-probabilities on a grid of (log σ, log k) around the maximum.
 
-    A log-likelihood is linear in the knot weights, so one table serves the data and every resample of it.
+    A log-likelihood is linear in the knot weights, so one table serves the data and all its resamples.
     """
 
     def __init__(self, data: HitData, best: tuple[float, float], by_group: Any = None) -> None:
-        spread = _standard_errors(data, best, by_group)
+        errors = _standard_errors(data, best, by_group)
         self.axes = [
-            np.linspace(max(centre - 4.5 * width, low), min(centre + 4.5 * width, high), _SIDE)
-            for centre, width, (low, high) in zip(best, spread, BOUNDS, strict=True)
+            np.linspace(max(centre - 4.5 * error, low), min(centre + 4.5 * error, high), _SIDE)
+            for centre, error, (low, high) in zip(best, errors, BOUNDS, strict=True)
         ]
         self.fine = [np.linspace(axis[0], axis[-1], _FINE) for axis in self.axes]
-        self.table = np.array(
-            [data.log_chances(float(a), float(b)) for a in self.axes[0] for b in self.axes[1]]
-        )
+        columns = [data.log_chances(self.axes[0], float(b)) for b in self.axes[1]]
+        self.table = np.stack(columns, axis=1).reshape(_SIDE * _SIDE, -1)
         self.weights, self.best = data.weights, best
 
     def profile_intervals(self, level: float = 0.95) -> list[Interval]:
-        """Intervals of σ and k: where the likelihood, maximised over the other, is near enough (χ²/2)."""
+        """Return profile-likelihood intervals of σ and k: within χ²/2 of the maximum log-likelihood."""
         surface = self._smooth(self.weights)
         inside = surface >= surface.max() - chdtri(1, 1 - level) / 2
         return [_span(self.fine[axis][inside.any(axis=1 - axis)], self.best[axis]) for axis in (0, 1)]
@@ -179,7 +182,7 @@ class Surface:
     def bootstrap(
         self, by_group: Any, count: int, rng: np.random.Generator, level: float = 0.95
     ) -> list[Interval]:
-        """Percentile intervals of σ and k over ``count`` resamples of the groups."""
+        """Return percentile intervals of σ and k over ``count`` resamples of the groups."""
         size = by_group.shape[0]
         found = np.empty((count, 2))
         for draw in range(count):
@@ -192,22 +195,22 @@ class Surface:
 
     def _smooth(self, weights: Array) -> Array:
         values = (self.table @ weights).reshape(_SIDE, _SIDE)
-        # Far below the maximum only the order matters; a spline through a cliff would ring.
+        # Clipped far below the maximum: a spline through a steep drop would oscillate.
         heights = np.maximum(values - values.max(), -60.0)
         spline = RectBivariateSpline(self.axes[0], self.axes[1], heights)
         return np.asarray(spline(self.fine[0], self.fine[1]))
 
 
 def _span(inside: Array, best: float) -> Interval:
-    """From the lowest to the highest of the logs inside, and in any case the estimate."""
+    """Return the range of the logs inside, extended to include the estimate, as numbers."""
     return float(np.exp(min(inside[0], best))), float(np.exp(max(inside[-1], best)))
 
 
 def _standard_errors(data: HitData, best: tuple[float, float], by_group: Any = None) -> Array:
-    """Marginal standard errors of (log σ, log k) from second differences; wide when the surface is flat.
+    """Return marginal standard errors of (log σ, log k) from second differences; large for a flat surface.
 
-    With knot weights by group they are those of groups (the sandwich) where these are larger: resamples of
-    texts that were scored under many orders reach far beyond what independent reveals would.
+    Given knot weights by group, the cluster-robust (sandwich) errors are used where they are larger. Reveals
+    of one text under many orders are dependent, so resampled texts vary more than independent reveals.
     """
     h = 0.02
     a, b = best[0], max(best[1], h)

@@ -1,7 +1,7 @@
-"""Domain checks and shapes: every public function of the theory goes through here.
+"""Domain checks and shapes of the arguments of all public functions of the theory.
 
-Scalars come back as ``numpy.float64``, arrays with the broadcast shape of the arguments. Long arrays are
-worked on in pieces that stay in the processor's cache.
+Scalars are returned as ``numpy.float64``, arrays with the broadcast shape of the arguments. Long arrays are
+processed in pieces that fit in the processor's cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class TheoryError(ValueError):
-    """An argument lies outside the domain of the theory."""
+    """An argument is outside the domain of the theory."""
 
     is_user_input_error: ClassVar[bool] = True
 
@@ -42,11 +42,11 @@ Values: TypeAlias = Any
 Kernel: TypeAlias = Callable[[Array, Array | float], Array]
 
 CHUNK = 16_384
-"""Elements per piece: 128 KiB each, so that a kernel's dozen temporaries stay in the second-level cache."""
+"""Elements per piece (128 KiB): a kernel's dozen temporaries fit in the second-level cache."""
 
 
 def real_array(value: ArrayLike, name: str, error: type[TheoryError]) -> Array:
-    """Return ``value`` as float64, refusing anything that is not real numbers."""
+    """Return ``value`` as float64; raise ``error`` unless it contains real numbers."""
     try:
         array = np.asarray(value)
         if array.dtype.kind not in "fiub":
@@ -100,7 +100,7 @@ def single_noise(sigma: float) -> float:
 
 
 def many_competitors(k: ArrayLike) -> Array:
-    """Check that every k is finite and at least 1; fractions are allowed (the estimator fits them)."""
+    """Check that every k is finite and at least 1; fractions are allowed, because the estimator fits them."""
     array = real_array(k, "k", CompetitorError)
     _refuse(array, ~((array >= 1) & (array < np.inf)), "k must be finite and at least 1", CompetitorError)
     return array
@@ -122,20 +122,20 @@ def common_shape(*arrays: Array) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(*(array.shape for array in arrays))
     except ValueError:
-        raise TheoryError(f"shapes {', '.join(str(a.shape) for a in arrays)} do not fit together") from None
+        raise TheoryError(f"shapes {', '.join(str(a.shape) for a in arrays)} do not broadcast") from None
 
 
 def profile(y: ArrayLike) -> Array:
     """Check a trace of log q, steps on the last axis: at least one step, finite, not positive.
 
-    Exactly 0 is allowed here, unlike in the pointwise functions: traces stored in float32 hold it whenever q
-    rounds to 1, and the step then contributes its limit.
+    Exactly 0 is allowed here, unlike in the pointwise functions: float32 traces contain it where q rounds to
+    1. Such a step contributes its limit.
     """
     array = real_array(y, "a profile", ProfileError)
     if array.ndim == 0 or array.shape[-1] == 0:
         raise ProfileError(f"a profile needs at least one step; got shape {array.shape}")
     wrong = ~((array <= 0) & (array > -np.inf))
-    _refuse(array, wrong, "a profile holds log q of every step, finite and at most 0", ProfileError)
+    _refuse(array, wrong, "a profile must contain log q of every step, finite and at most 0", ProfileError)
     return array
 
 
@@ -143,7 +143,7 @@ def elementwise(kernel: Kernel, values: Array, sigma: Array) -> Values:
     """Apply ``kernel`` to the broadcast of ``values`` and ``sigma``, piece by piece.
 
     Args:
-        kernel: takes one piece of the values and the noise (a float when it is the same everywhere).
+        kernel: takes one piece of the values and the noise (a float if it is the same for all values).
         values: checked values.
         sigma: checked noise scales, of any shape that broadcasts with ``values``.
     """
@@ -152,7 +152,7 @@ def elementwise(kernel: Kernel, values: Array, sigma: Array) -> Values:
     noises = np.broadcast_to(sigma, shape).reshape(-1) if sigma.size > 1 else None
     common = float(sigma.flat[0]) if noises is None and sigma.size else 1.0
     out = np.empty(flat.shape)
-    # Overflow and underflow are the right answers at the ends, and each case is computed for all elements.
+    # Overflow and underflow are the correct limits, and each case is computed for all elements.
     with np.errstate(all="ignore"):
         for start in range(0, flat.size, CHUNK):
             piece = slice(start, start + CHUNK)

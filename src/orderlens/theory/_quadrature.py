@@ -1,8 +1,8 @@
-"""Integrals of log-concave functions over the reals: find the peak, follow it down, cut in panels.
+"""Integrals of log-concave functions over the reals, by Gauss–Legendre panels around the peak.
 
-Fixed Gauss–Hermite nodes, the textbook way, miss the peak when there are many competitors or the target is
-far behind. A log-concave integrand has one peak; from it the integrand is followed down to e^{−40} of its
-height on both sides, and that interval is cut into Gauss–Legendre panels. This module knows no probabilities.
+Fixed Gauss–Hermite nodes miss the peak with many competitors, or if the target's lead is very negative. A
+log-concave integrand has one peak. The interval on which the integrand is above e^{−40} of its peak is split
+into Gauss–Legendre panels. This module does not depend on probabilities.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from numpy.typing import ArrayLike
 from orderlens.theory._inputs import Array
 
 DROP = 40.0
-"""Integrands are followed down to e^{−DROP} of their peak."""
+"""The integration interval ends where the integrand is e^{−DROP} of its peak."""
 
 EDGES, POINTS = (0.0, 0.08, 0.22, 0.5, 1.0), 20
-"""Gauss–Legendre panels on each side of the peak, as shares of the reach, and points in each.
+"""Gauss–Legendre panels on each side of the peak, as shares of the reach, and points per panel.
 
-They are narrow at the peak, where 1 − Φ^k turns within 1/√(2 log k).
+They are narrow at the peak, because 1 − Φ^k changes within 1/√(2 log k).
 """
 
 LOG_ROOT_2PI = 0.5 * float(np.log(2.0 * np.pi))
 
 _ROUNDING = 1e6
-"""Peaks further out than this carry too much rounding noise; there the integrand is a Gaussian bell."""
+"""For peaks beyond this, rounding errors are too large; there the integrand is Gaussian."""
 
 Curve: TypeAlias = Callable[[Array], Array]
 """A function of t, elementwise over [N] or [N, nodes]."""
@@ -42,7 +42,7 @@ class Integral(NamedTuple):
 
 
 def panel_rule(edges: ArrayLike, points: int) -> tuple[Array, Array]:
-    """Nodes and weights of Gauss–Legendre panels between consecutive ``edges``."""
+    """Return nodes and weights of Gauss–Legendre panels between consecutive ``edges``."""
     x, w = np.polynomial.legendre.leggauss(points)
     starts = np.asarray(edges, dtype=np.float64)[:-1, None]
     halves = np.diff(np.asarray(edges, dtype=np.float64))[:, None] / 2.0
@@ -52,11 +52,11 @@ def panel_rule(edges: ArrayLike, points: int) -> tuple[Array, Array]:
 _NODES, _WEIGHTS = panel_rule(EDGES, POINTS)
 
 
-def climb(slope: Curve, steepness: Curve, start: Array) -> Array:
-    """Find the peak by Newton's method from its left.
+def newton_peak(slope: Curve, steepness: Curve, start: Array) -> Array:
+    """Find the peak by Newton's method, starting to its left.
 
     Args:
-        slope: derivative of the log-integrand; convex and decreasing, so that no step overshoots.
+        slope: derivative of the log-integrand; convex and decreasing, so that no step goes past the peak.
         steepness: minus its second derivative.
         start: points at which ``slope`` is not negative.
     """
@@ -83,7 +83,7 @@ def around_peak(
 ) -> Integral:
     """Integrate e^{value} over the reals, given its peaks [N] and a lower bound on −value''.
 
-    Without ``moments`` mean and variance are not valid.
+    Mean and variance are valid only with ``moments``.
     """
     top = value(peak)
     reaches = [_reach(value, slope, peak, top, side, least_curvature) for side in (-1.0, 1.0)]
@@ -98,16 +98,18 @@ def around_peak(
     exact = Integral(top + np.log(total) - LOG_ROOT_2PI, peak + shift, variance)
     if np.any(np.abs(peak) > _ROUNDING):
         rough = np.abs(peak) > _ROUNDING
-        return Integral(*(np.where(rough, a, b) for a, b in zip(_bell(top, slope, peak), exact, strict=True)))
+        return Integral(
+            *(np.where(rough, a, b) for a, b in zip(_laplace(top, slope, peak), exact, strict=True))
+        )
     return exact
 
 
 def _reach(value: Curve, slope: Curve, peak: Array, top: Array, side: float, least_curvature: float) -> Array:
-    """Distance from the peak at which the log-integrand has fallen by DROP, never underestimated."""
+    """Return the distance from the peak at which the log-integrand has fallen by DROP, or slightly more."""
     distance = np.full_like(peak, np.sqrt(2.0 * DROP / least_curvature))
     for _ in range(12):
         place = peak + side * distance
-        # Concave: from outside, Newton's method on value − top + DROP stays outside, so it may end anywhere.
+        # By concavity Newton's method never gets below the true distance, so it can stop at any step.
         step = (value(place) - top + DROP) / (side * slope(place))
         distance = distance - step
         if np.all(np.abs(step) <= 1e-3 * distance):
@@ -115,8 +117,8 @@ def _reach(value: Curve, slope: Curve, peak: Array, top: Array, side: float, lea
     return distance
 
 
-def _bell(top: Array, slope: Curve, peak: Array) -> Integral:
-    """Laplace's approximation, exact in the limit of a far peak."""
+def _laplace(top: Array, slope: Curve, peak: Array) -> Integral:
+    """Return Laplace's approximation, which is exact in the limit of a distant peak."""
     h = 1e-3 * np.abs(peak)
     curvature = (slope(peak - h) - slope(peak + h)) / (2.0 * h)
     return Integral(top - 0.5 * np.log(curvature), peak, 1.0 / curvature)

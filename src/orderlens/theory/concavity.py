@@ -1,8 +1,8 @@
-"""Where log-recoverability is concave in log q, and where it is not.
+"""The regions of log q in which log-recoverability is concave or convex.
 
 g'' < 0 exactly where the margin z + r(z) − σ√2 q is positive. Up to a critical noise σ₀ it is positive for
-every q; above, an interval of q turns convex and uniform profiles stop being the best there. With k equal
-competitors the same test reads bend(u) > σq, which for k = 1 is the margin divided by √2.
+every q. Above σ₀, g is convex in an interval of q, where uniform profiles are no longer optimal. With k equal
+competitors the condition is bend(u) > σq, which for k = 1 is the margin divided by √2.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit, log_expit
 
 from orderlens.theory import _inputs
-from orderlens.theory._crowd import equal_crowd
+from orderlens.theory._competition import equal_competitors
 from orderlens.theory._inputs import Array, Values
 from orderlens.theory.step import SQRT2, inverse_mills_kernel, logit_of_log, mills_excess_kernel
 
@@ -24,7 +24,7 @@ _GRID = 400
 
 
 class CriticalPoint(NamedTuple):
-    """The noise above which g is no longer concave everywhere, and the q where that fails first."""
+    """The noise above which g is not concave everywhere, and the q at which concavity fails first."""
 
     sigma: float
     q: float
@@ -33,7 +33,7 @@ class CriticalPoint(NamedTuple):
 class Interval(NamedTuple):
     """An interval of q in which g is convex, with its ends as q, as y = log q and as logit q.
 
-    For large σ the upper end is closer to 1 than a float can say; ``logit_high`` still tells it.
+    For large σ the upper end is closer to 1 than a float can represent; use ``logit_high`` then.
     """
 
     q_low: float
@@ -47,8 +47,7 @@ class Interval(NamedTuple):
 def concavity_margin(y: ArrayLike, sigma: ArrayLike) -> Values:
     """Return z + r(z) − σ√2 q at q = e^y: positive where g is concave.
 
-    It tends to 0 with q for every σ, so compare signs or use :func:`concavity_ratio`, never a fixed
-    threshold.
+    It tends to 0 as q → 0 for every σ. Use its sign or :func:`concavity_ratio`, never a fixed threshold.
     """
     return _inputs.elementwise(_margin, _inputs.log_probabilities(y), _inputs.noise(sigma))
 
@@ -71,16 +70,16 @@ def _ratio(y: Array, sigma: Array | float) -> Array:
 
 
 def margin_of_logit(logit: Array, sigma: float, k: float) -> Array:
-    """Return bend − σq [N] at logit q, for k equal competitors; for k = 1 the concavity margin over √2."""
+    """Return bend − σq [N] at logit q, for k equal competitors; for k = 1 the concavity margin / √2."""
     q = np.asarray(expit(logit))
     with np.errstate(all="ignore"):
         if k == 1:
             return np.asarray(mills_excess_kernel(logit / (SQRT2 * sigma)) / SQRT2 - sigma * q)
-        return np.asarray(equal_crowd((np.log(k) + logit) / sigma, k).bend - sigma * q)
+        return np.asarray(equal_competitors((np.log(k) + logit) / sigma, k).bend - sigma * q)
 
 
 def critical_sigma(k: float = 1) -> float:
-    """σ₀(k): up to here g_k is concave on all of (0, 1). About 13 digits for k = 1, 8 otherwise."""
+    """σ₀(k): the largest σ at which g_k is concave on all of (0, 1). Exact to 13 digits for k = 1, else 8."""
     return critical_point(k).sigma
 
 
@@ -102,7 +101,7 @@ def _critical_point(k: float) -> CriticalPoint:
 
 
 def _margin_slope(logit: float, sigma: float) -> float:
-    """Derivative of the margin over √2 for k = 1; a root is found more sharply than a minimum."""
+    """Return the derivative of the margin / √2 for k = 1; its root is more precise than a minimum search."""
     z = np.array([logit / (SQRT2 * sigma)])
     q = float(expit(logit))
     return float(1.0 - inverse_mills_kernel(z)[0] * mills_excess_kernel(z)[0]) / (2.0 * sigma) - sigma * q * (
@@ -126,24 +125,24 @@ def _worst(sigma: float, k: float) -> tuple[float, float]:
 
 
 def _search_range(sigma: float, k: float) -> tuple[float, float]:
-    """Range of logit q outside of which g_k is concave for certain or the margin only grows.
+    """Return a range of logit q outside of which g_k is certainly concave or the margin only grows.
 
-    Right: bend exceeds (u − c)/2 with c of the size of the largest of k noises, so it beats σq ≤ σ once u >
-    2σ + c. Left: q falls exponentially while the bend falls like 1/|u|.
+    Right: bend > (u − c)/2, where c is about the largest of k noises. So it exceeds σq ≤ σ once u > 2σ + c.
+    Left: q decreases exponentially, the bend only like 1/|u|.
     """
-    crowd = float(np.sqrt(2.0 * np.log(k + 1.0))) + 2.0
-    return -(8.0 + 2.0 * np.log1p(sigma) + np.log(k)), sigma * (2.0 * sigma + crowd) - np.log(k)
+    largest_noise = float(np.sqrt(2.0 * np.log(k + 1.0))) + 2.0
+    return -(8.0 + 2.0 * np.log1p(sigma) + np.log(k)), sigma * (2.0 * sigma + largest_noise) - np.log(k)
 
 
 def violation_intervals(sigma: float, k: float = 1) -> list[Interval]:
     """Return the intervals of q in which g_k is convex; empty up to σ₀(k), one interval above."""
-    noise, crowd = _inputs.single_noise(sigma), _inputs.competitors(k)
-    low, high = _search_range(noise, crowd)
-    worst = _worst(noise, crowd)[1]
+    noise, n_competitors = _inputs.single_noise(sigma), _inputs.competitors(k)
+    low, high = _search_range(noise, n_competitors)
+    worst = _worst(noise, n_competitors)[1]
     grid = np.unique(np.append(np.linspace(low, high, _GRID), worst))
-    convex = margin_of_logit(grid, noise, crowd) < 0
+    convex = margin_of_logit(grid, noise, n_competitors) < 0
     edges = np.flatnonzero(np.diff(convex))
-    roots = [_edge(float(grid[i]), float(grid[i + 1]), noise, crowd) for i in edges]
+    roots = [_edge(float(grid[i]), float(grid[i + 1]), noise, n_competitors) for i in edges]
     return [_interval(a, b) for a, b in zip(roots[::2], roots[1::2], strict=True)]
 
 

@@ -1,9 +1,9 @@
-"""How noisy would the argmax have to be? Fit f_k to observed argmax hits as a function of q.
+"""Fit the theory's noise: f_k to observed argmax hits as a function of q.
 
-The theory posits a noise σ and k competitors; neither is observed. A trace that tells, for each reveal, the
-target's probability q and whether the target was the argmax, allows a maximum-likelihood fit of both. The fit
-is a summary, not a confirmation: a target with q > ½ is always the argmax, so a model that gives it some
-chance to lose is wrong there by construction (with k = 1 at every σ), and the misfit is part of the answer.
+The theory assumes a noise σ and k competitors; neither is observed. From the target's probability q at each
+reveal, and whether the target was the argmax, both can be fitted by maximum likelihood. The fit is a summary,
+not a confirmation. A target with q > ½ is always the argmax, so a model in which it can lose is wrong there
+by construction (with k = 1 at every σ). The misfit is therefore part of the result.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import chdtrc, xlogy
 
-from orderlens.theory._fit import LARGEST_K, SIGMA_RANGE, HitData, Surface, maximise, maximise_one
+from orderlens.theory._fit import LARGEST_K, SIGMA_RANGE, HitData, Surface, maximise, maximise_sigma
 from orderlens.theory._inputs import Array
 
 
 @dataclass(frozen=True, slots=True)
 class FitBin:
-    """Reveals between two quantiles of q: how many, and the observed and fitted share of argmax hits."""
+    """Reveals between two quantiles of q: their number, and the observed and fitted share of argmax hits."""
 
     q_low: float
     q_high: float
@@ -37,22 +37,22 @@ class NoiseFit:
     Attributes:
         sigma: fitted noise scale.
         k: fitted number of equal competitors.
-        sigma_interval: interval of σ, 95 % unless asked otherwise.
+        sigma_interval: interval of σ, 95 % by default.
         k_interval: interval of k.
         interval_kind: ``"profile likelihood"`` or ``"bootstrap"``.
-        n: reveals used.
-        n_certain: further reveals with q exactly 1, which say nothing.
-        n_hits: reveals used whose target was the argmax.
+        n: number of reveals used.
+        n_certain: number of other reveals, with q exactly 1, which carry no information.
+        n_hits: number of reveals used whose target was the argmax.
         log_likelihood: at the fit.
-        sigma_one: fitted σ when k = 1 is imposed.
-        log_likelihood_one: the log-likelihood there.
-        deviance: binned deviance of the fit; χ² with ``degrees`` degrees of freedom if the model were right.
+        sigma_one: fitted σ for k = 1.
+        log_likelihood_one: log-likelihood at ``sigma_one``.
+        deviance: binned deviance of the fit; under the model χ² with ``degrees`` degrees of freedom.
         degrees: number of bins − 2.
-        p_value: chance of a larger deviance if the model were right.
-        bins: the bins behind the deviance, by rising q.
-        n_above_half: reveals with q > ½.
+        p_value: probability of a larger deviance under the model.
+        bins: the bins of the deviance, by increasing q.
+        n_above_half: number of reveals with q > ½.
         misses_above_half: misses among them; 0 unless hits and q come from different predictions.
-        fitted_misses_above_half: misses the fit expects among them.
+        fitted_misses_above_half: expected number of misses among them under the fit.
     """
 
     sigma: float
@@ -76,10 +76,10 @@ class NoiseFit:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader must know before using the numbers."""
+        """Cautions for the interpretation of the fit."""
         expected = f"{self.fitted_misses_above_half:.1f} misses among {self.n_above_half} such reveals"
         certain = (
-            "a target with q > 1/2 is always the argmax: there the model is wrong, with k = 1 at every sigma"
+            "a target with q > 1/2 is always the argmax: the model is wrong there, with k = 1 at every sigma"
         )
         found = [f"{certain}; the fit expects {expected}"]
         if self.misses_above_half:
@@ -91,7 +91,7 @@ class NoiseFit:
                 f"the model does not fit: deviance {self.deviance:.1f} on {self.degrees} degrees of freedom"
             )
         if self.k >= 0.99 * LARGEST_K or not 1.01 * SIGMA_RANGE[0] < self.sigma < 0.99 * SIGMA_RANGE[1]:
-            found.append("the fit lies on the edge of the searched range; read it as a bound")
+            found.append("the fit is at the edge of the search range; read it as a bound")
         return found
 
 
@@ -110,12 +110,12 @@ def fit_noise(
     Args:
         y: log q of the target at each reveal [N].
         hit: whether the target was the argmax [N].
-        groups: labels [N], such as the text of each reveal; the bootstrap then draws whole groups. Traces of
-            one text under several orders belong together.
+        groups: labels [N], such as the text of each reveal; the bootstrap then resamples groups. Traces of
+            one text under several orders should have one label.
         bootstrap: number of resamples for percentile intervals; 0 gives profile-likelihood intervals, which
-            take the reveals as independent.
+            assume independent reveals.
         seed: of the resampling.
-        bins: quantile bins of q behind the misfit.
+        bins: number of quantile bins of q for the misfit.
         level: coverage of the intervals.
     """
     data = HitData(y, hit)
@@ -127,7 +127,7 @@ def fit_noise(
     else:
         rng = np.random.default_rng(seed)
         sigma_interval, k_interval = surface.bootstrap(by_group, bootstrap, rng, level)
-    log_sigma_one, value_one = maximise_one(data)
+    log_sigma_one, value_one = maximise_sigma(data)
     return NoiseFit(
         sigma=float(np.exp(best[0])),
         k=float(np.exp(best[1])),
@@ -145,7 +145,7 @@ def fit_noise(
 
 
 def _misfit(data: HitData, fitted: Array, count: int) -> dict[str, Any]:
-    """The fields of :class:`NoiseFit` that tell how wrong the fit is."""
+    """Return the fields of :class:`NoiseFit` that describe the misfit."""
     order = np.argsort(data.logit, kind="stable")
     parts = [part for part in np.array_split(order, max(count, 3)) if part.size]
     table = [
@@ -172,7 +172,7 @@ def _misfit(data: HitData, fitted: Array, count: int) -> dict[str, Any]:
 
 
 def _deviance(table: list[FitBin]) -> float:
-    """2 Σ n [o log(o/e) + (1 − o) log((1 − o)/(1 − e))] over bins with hit rates o observed and e fitted."""
+    """Return 2 Σ n [o log(o/e) + (1 − o) log((1 − o)/(1 − e))] over bins; o observed, e fitted hit rates."""
     n = np.array([item.n for item in table], dtype=np.float64)
     o = np.array([item.observed for item in table])
     e = np.clip([item.fitted for item in table], 1e-12, 1.0 - 1e-12)

@@ -1,9 +1,9 @@
-"""The best profile for a given total, also where the uniform one is not (above σ₀).
+"""The best profile for a given total, including above σ₀, where it need not be uniform.
 
-Maximise Σ g(y_t) subject to Σ y_t = log P. At a maximum all steps share one slope λ = g'(y_t), and at most
-one step sits where g is convex (two there would gain by moving apart). From left to right g is concave,
-convex, concave, so the best profile has some equal low steps, perhaps one odd step, and otherwise equal high
-steps. The search runs over these counts and λ and assumes nothing about uniformity. One competitor only.
+Maximise Σ g(y_t) subject to Σ y_t = log P. At a maximum all steps have the same slope λ = g'(y_t), and at
+most one step is where g is convex (two such steps would gain by moving apart). With increasing y, g is
+concave, convex, concave. So the best profile has some equal low steps, at most one middle step, and equal
+high steps. The search covers these counts and λ. Only for one competitor.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from orderlens.theory.step import d1, log_success, logit_of_log
 Counts = NDArray[np.int64]
 
 _SLOPES = 600
-"""Grid of λ on which stationary profiles are bracketed."""
+"""Size of the grid of λ on which stationary profiles are bracketed."""
 
 _ALL_COUNTS = 64
 _WINDOW = 8
-"""Up to _ALL_COUNTS steps every count is tried; beyond, counts this close to the relaxed optimum."""
+"""Up to _ALL_COUNTS steps every count is tried; beyond, only counts within _WINDOW of the relaxed optimum."""
 
-_POLISHED = 6
+_REFINED = 6
 _HIGHEST_LOGIT = 690.0
 
 
 @dataclass(frozen=True, slots=True)
 class BestProfile:
-    """A profile of largest recoverability.
+    """The profile of largest recoverability.
 
     Attributes:
         y: its steps [n], lowest first.
@@ -53,7 +53,7 @@ class BestProfile:
 
     @property
     def gain(self) -> float:
-        """How much log A exceeds the uniform profile's."""
+        """Log A minus that of the uniform profile."""
         return self.log_a - self.uniform_log_a
 
 
@@ -77,14 +77,14 @@ def best_profile(log_p: float, n: int, sigma: float) -> BestProfile:
 class _Search:
     """Stationary profiles of one problem.
 
-    Everything is done in logit q, where the high steps, which may lie within e^{−50} of q = 1, keep their
-    digits. Branches of g'(y) = λ: 0 below, 1 inside and 2 above the convex interval.
+    All computations use logit q, in which high steps, up to e^{−50} close to q = 1, keep their digits.
+    Branches of g'(y) = λ: 0 below, 1 inside and 2 above the convex interval.
     """
 
     def __init__(self, total: float, n: int, sigma: float, convex: Interval) -> None:
         self.total, self.n, self.sigma = total, n, sigma
         with np.errstate(over="ignore"):
-            # One below the single step that would take the whole total: no step can be lower.
+            # No step can be lower than a single step with the whole total; minus 1 as a margin.
             lowest = float(logit_of_log(np.array([total]))[0][0]) - 1.0
         first, last = convex.logit_low, convex.logit_high
         self.is_possible = lowest < last
@@ -98,25 +98,25 @@ class _Search:
         self.has_low = lowest < first
 
     def candidates(self) -> list[Array]:
-        """Return the most promising stationary profiles that are not uniform, polished."""
+        """Return the most promising stationary profiles that are not uniform, refined."""
         if not self.is_possible:
             return []
         values = self._steps(self.slopes)
         logs = np.asarray(log_success(values, self.sigma))
         found: list[tuple[float, Counts, int]] = []
-        for odd in (0, 1):
-            for low in self._counts(self.n - odd, values, logs):
-                counts = np.array([low, odd, self.n - odd - low])
+        for n_middle in (0, 1):
+            for n_low in self._counts(self.n - n_middle, values, logs):
+                counts = np.array([n_low, n_middle, self.n - n_middle - n_low])
                 excess = counts @ values - self.total
-                # What is missing from the total would be added at the slope λ.
-                worth = counts @ logs - self.slopes * excess
-                found += [(float(worth[i]), counts, int(i)) for i in _sign_changes(excess)]
+                # First-order correction: the difference to the total changes log A at the slope λ.
+                estimate = counts @ logs - self.slopes * excess
+                found += [(float(estimate[i]), counts, int(i)) for i in _sign_changes(excess)]
         found.sort(key=lambda item: -item[0])
-        polished = [self._polish(counts, place) for _, counts, place in found[:_POLISHED]]
-        return [y for y in polished if y[-1] < 0]
+        refined = [self._refine(counts, place) for _, counts, place in found[:_REFINED]]
+        return [y for y in refined if y[-1] < 0]
 
     def _counts(self, n: int, values: Array, logs: Array) -> range:
-        """Numbers of low steps worth trying among ``n``."""
+        """Return the candidate numbers of low steps among ``n``."""
         if not self.has_low:
             return range(1)
         if n <= _ALL_COUNTS:
@@ -127,8 +127,8 @@ class _Search:
         centre = round((n * high[touch] - self.total) / (high[touch] - low[touch]))
         return range(max(centre - _WINDOW, 0), min(centre + _WINDOW, n) + 1)
 
-    def _polish(self, counts: Counts, place: int) -> Array:
-        """Narrow λ between two grid points until Σ y = log P, and return the profile, lowest first."""
+    def _refine(self, counts: Counts, place: int) -> Array:
+        """Narrow λ between two grid points until Σ y = log P; return the profile, lowest step first."""
         low, high = self.slopes[place], self.slopes[place + 1]
         for _ in range(9):
             slopes = np.geomspace(low, high, 65)
@@ -137,7 +137,7 @@ class _Search:
             low, high = slopes[inside], slopes[inside + 1]
         y = self._steps(np.array([low]))[:, 0]
         free = int(np.argmax(counts * -y))
-        # The largest share takes up the rounding: high steps may be smaller than the rounding of the total.
+        # The largest share absorbs the rounding error, which may be larger than a high step.
         y[free] += (self.total - float(counts @ y)) / counts[free]
         return np.sort(np.repeat(y, counts))
 
@@ -145,7 +145,7 @@ class _Search:
         return float(d1(log_expit(logit), self.sigma))
 
     def _steps(self, slopes: Array) -> Array:
-        """Solve g'(y) = λ on the three branches for every slope λ [G]; returns y [3, G]."""
+        """Return the solutions y [3, G] of g'(y) = λ on the three branches, for every slope λ [G]."""
         low = np.array([np.full_like(slopes, ends[0]) for ends in self.ranges])
         high = np.array([np.full_like(slopes, ends[1]) for ends in self.ranges])
         falling = np.array([[True], [False], [True]])
@@ -157,5 +157,5 @@ class _Search:
 
 
 def _sign_changes(values: Array) -> Counts:
-    """Indices i with values[i] and values[i + 1] on different sides of 0."""
+    """Return the indices i with values[i] and values[i + 1] on different sides of 0."""
     return np.flatnonzero(np.sign(values[:-1]) * np.sign(values[1:]) <= 0)

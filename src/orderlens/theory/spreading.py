@@ -1,14 +1,14 @@
-"""A whole profile: what a trace of confidences costs against spreading the same total evenly.
+"""Profiles: the recoverability of a trace of confidences, compared with an even profile of the same total.
 
-A profile is y_t = log q_t on the last axis. If steps succeed independently, log A = Σ g(y_t); the even
-profile with the same total reaches n·g(ȳ); the difference is the Jensen loss, exact for every profile. Its
-second-order form n/2·g''(ȳ)·Var is the paper's reason to look at Var, with the sign that g'' really has.
-``taylor_radius`` says how far the Taylor series of g reaches.
+A profile is y_t = log q_t on the last axis. If steps succeed independently, log A = Σ g(y_t). The even
+profile with the same total has n·g(ȳ). The difference is the Jensen loss, exact for every profile. Its
+second-order approximation −n/2·g''(ȳ)·Var motivates the paper's use of Var; here g'' keeps its sign.
+``taylor_radius`` is the radius of convergence of the Taylor series of g.
 
-Which of two profiles is more uneven has an answer where one majorises the other: a majorises b when both have
-the same total and, for every m, the m lowest steps of a sum to no more than those of b. Then Σ g(a) ≤ Σ g(b)
-for every concave g, so b is the safer profile for all σ ≤ σ₀ at once. Most pairs are not comparable this way,
-and then no single number, Var included, orders their recoverability for every g. Nothing here knows orders.
+Two profiles are comparable in evenness if one majorises the other. Profile a majorises b if both have the
+same total and, for every m, the sum of the m lowest steps of a is at most that of b. Then Σ g(a) ≤ Σ g(b) for
+every concave g, so b is the safer profile at every σ ≤ σ₀. Most pairs are not comparable, and then no single
+number, including Var, orders their recoverability for every g. Does not depend on orders.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _MOST_ZEROS = 1 << 15
 
 
 def taylor_radius(y: float, sigma: float) -> float:
-    """Radius of convergence of g's Taylor series at one y = log q < 0."""
+    """Return the radius of convergence of g's Taylor series at one y = log q < 0."""
     centre, noise = float(_inputs.log_probabilities(y)), _inputs.single_noise(sigma)
     return float(np.min(np.abs(singularities(noise) - centre), initial=-centre))
 
 
 def singularities(sigma: float) -> NDArray[np.complex128]:
-    """Complex y with Re y < 0 and Im y > 0 at which Φ(z(y)) = 0; their conjugates are singular too.
+    """Return the complex y with Re y < 0, Im y > 0 and Φ(z(y)) = 0; their conjugates are singular too.
 
-    Zeros of erfc beyond |ζ| ≈ 2/σ belong to logits that no y with Re y < 0 near the real axis reaches.
+    Zeros of erfc beyond |ζ| ≈ 2/σ have logits without a y with Re y < 0 near the real axis.
     """
-    wanted = min(_MOST_ZEROS, 16 + int((2.0 / sigma) ** 2 / 6.0))
-    logit = -2.0 * sigma * erfc_zeros(1 << (wanted - 1).bit_length())
+    count = min(_MOST_ZEROS, 16 + int((2.0 / sigma) ** 2 / 6.0))
+    logit = -2.0 * sigma * erfc_zeros(1 << (count - 1).bit_length())
     with np.errstate(all="ignore"):
         principal = -np.log1p(np.exp(-logit))
         turns = np.round((logit - principal + np.log1p(-np.exp(principal))).imag / (2.0 * np.pi))
@@ -50,10 +50,10 @@ def singularities(sigma: float) -> NDArray[np.complex128]:
 
 @lru_cache(maxsize=8)
 def erfc_zeros(count: int) -> NDArray[np.complex128]:
-    """The first zeros of erfc in the lower left quadrant of the plane.
+    """Return the first zeros of erfc in the lower left quadrant of the complex plane.
 
-    Newton's method from the asymptotic places. Since erfc(ζ) e^{ζ²} = w(iζ) with w the Faddeeva function and
-    erfc' = −2e^{−ζ²}/√π, its step is simply (√π/2) w(iζ).
+    Newton's method from the asymptotic zeros. Its step is (√π/2) w(iζ), because erfc(ζ) e^{ζ²} = w(iζ) with
+    the Faddeeva function w, and erfc' = −2e^{−ζ²}/√π.
     """
     size = np.sqrt((np.arange(1, count + 1) - 0.125) * np.pi)
     inward = np.log(2.0 * size * np.sqrt(2.0 * np.pi)) / (4.0 * size)
@@ -65,7 +65,7 @@ def erfc_zeros(count: int) -> NDArray[np.complex128]:
 
 @dataclass(frozen=True, slots=True)
 class SecondOrder:
-    """The second-order picture of one profile, beside the exact one.
+    """The second-order approximation for one profile, with the exact loss for comparison.
 
     Attributes:
         log_a: n·g(ȳ) + (n/2) g''(ȳ) Var, the approximation of log A.
@@ -87,13 +87,13 @@ class SecondOrder:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the series converges at every step; without it the second order says nothing reliable."""
+        """Whether the series converges at every step; otherwise the approximation is not reliable."""
         return self.furthest < self.radius
 
 
 @dataclass(frozen=True, slots=True)
-class BottleneckStep:
-    """One step that costs much: its index in the trace, y, g(y) and its share of log A (0 to 1)."""
+class CostlyStep:
+    """A step with a large cost: its index in the trace, y, g(y) and its share of log A (0 to 1)."""
 
     step: int
     y: float
@@ -102,7 +102,7 @@ class BottleneckStep:
 
 
 def log_recoverability(y: ArrayLike, sigma: float, k: float = 1) -> Values:
-    """Return log A = Σ_t g_k(y_t), the log-chance that greedy decoding recovers the whole target.
+    """Return log A = Σ_t g_k(y_t), the log-probability that greedy decoding recovers the whole target.
 
     Args:
         y: log q of every step [..., n]; exactly 0 counts as certain.
@@ -119,7 +119,7 @@ def log_distortion(y: ArrayLike, sigma: float, k: float = 1) -> Values:
 
 
 def uniform_log_recoverability(log_p: ArrayLike, n: int, sigma: float, k: float = 1) -> Values:
-    """n·g_k(log P/n): log A of n equal steps that share the total ``log_p``; the most possible up to σ₀."""
+    """n·g_k(log P/n): log A of n equal steps with total ``log_p``; the maximum for σ ≤ σ₀."""
     if n < 1:
         raise ProfileError(f"a profile needs at least one step; got n = {n!r}")
     total = _inputs.profile(np.asarray(log_p)[..., None])[..., 0]
@@ -127,7 +127,7 @@ def uniform_log_recoverability(log_p: ArrayLike, n: int, sigma: float, k: float 
 
 
 def jensen_loss(y: ArrayLike, sigma: float, k: float = 1) -> Values:
-    """n·g_k(ȳ) − Σ_t g_k(y_t): what unevenness costs in log A, exactly; negative where unevenness pays."""
+    """n·g_k(ȳ) − Σ_t g_k(y_t): the exact loss of log A by unevenness; negative if unevenness is a gain."""
     checked = _inputs.profile(y)
     n = checked.shape[-1]
     even = _step_logs(checked.mean(axis=-1), sigma, k)
@@ -135,7 +135,7 @@ def jensen_loss(y: ArrayLike, sigma: float, k: float = 1) -> Values:
 
 
 def second_order(y: ArrayLike, sigma: float, k: float = 1) -> SecondOrder:
-    """Return the signed second-order prediction for one profile [n], with the exact loss beside it."""
+    """Return the signed second-order approximation for one profile [n], with the exact loss."""
     checked = _one_profile(y)
     n, mean = checked.size, float(checked.mean())
     if mean == 0.0:
@@ -154,29 +154,29 @@ def second_order(y: ArrayLike, sigma: float, k: float = 1) -> SecondOrder:
     )
 
 
-def bottlenecks(y: ArrayLike, sigma: float, k: float = 1, top: int = 5) -> list[BottleneckStep]:
-    """Return the ``top`` steps of one profile [n] that cost most of log A, dearest first."""
+def bottlenecks(y: ArrayLike, sigma: float, k: float = 1, top: int = 5) -> list[CostlyStep]:
+    """Return the ``top`` steps of one profile [n] with the largest share of log A, largest first."""
     checked = _one_profile(y)
     cost = _step_logs(checked, sigma, k)
     total = float(cost.sum())
-    dearest = np.argsort(cost, kind="stable")[: max(top, 0)]
+    largest = np.argsort(cost, kind="stable")[: max(top, 0)]
     share = np.divide(cost, total, out=np.zeros_like(cost), where=total != 0)
-    return [BottleneckStep(int(i), float(checked[i]), float(cost[i]), float(share[i])) for i in dearest]
+    return [CostlyStep(int(i), float(checked[i]), float(cost[i]), float(share[i])) for i in largest]
 
 
 def _one_profile(y: ArrayLike) -> Array:
     checked = _inputs.profile(y)
     if checked.ndim != 1:
-        raise ProfileError(f"one profile at a time, please; got shape {checked.shape}")
+        raise ProfileError(f"this function takes one profile [n]; got shape {checked.shape}")
     return checked
 
 
 def _step_logs(y: Array, sigma: float, k: float) -> Array:
-    """g_k of every step, 0 where y is exactly 0."""
-    noise, crowd = _inputs.single_noise(sigma), _inputs.competitors(k)
+    """Return g_k of every step; 0 where y is exactly 0."""
+    noise, n_competitors = _inputs.single_noise(sigma), _inputs.competitors(k)
     out = np.zeros(y.shape)
     inside = y < 0
-    out[inside] = log_success_k(y[inside], crowd, noise)
+    out[inside] = log_success_k(y[inside], n_competitors, noise)
     return out
 
 
@@ -188,9 +188,9 @@ class SpreadComparison:
     """Result of :func:`compare_spread`.
 
     Attributes:
-        more_uneven: ``"first"`` or ``"second"`` when that profile majorises the other, ``"equal"`` when they
-            are the same up to order, ``"neither"`` when they are not comparable.
-        first_below: largest amount by which partial sums of the first lie below the second's, in nats.
+        more_uneven: ``"first"`` or ``"second"`` if that profile majorises the other, ``"equal"`` if they are
+            the same up to order, ``"neither"`` if they are not comparable.
+        first_below: largest amount by which a partial sum of the first is below the second's, in nats.
         second_below: the same with the roles exchanged.
     """
 
@@ -205,7 +205,7 @@ def compare_spread(first: ArrayLike, second: ArrayLike, tolerance: float = 1e-9)
     Args:
         first: log q of every step [n].
         second: log q of every step [n].
-        tolerance: nats by which totals and partial sums may differ and still count as equal.
+        tolerance: difference in nats up to which totals and partial sums count as equal.
     """
     a, b = _inputs.profile(first), _inputs.profile(second)
     if a.ndim != 1 or a.shape != b.shape:
@@ -222,7 +222,7 @@ def compare_spread(first: ArrayLike, second: ArrayLike, tolerance: float = 1e-9)
 
 
 def majorises(first: ArrayLike, second: ArrayLike, tolerance: float = 1e-9) -> bool:
-    """Whether ``first`` is at least as uneven as ``second`` in the sense of majorisation."""
+    """Return whether ``first`` is at least as uneven as ``second`` in the sense of majorisation."""
     return compare_spread(first, second, tolerance).more_uneven in ("first", "equal")
 
 

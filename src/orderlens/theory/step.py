@@ -1,12 +1,12 @@
-"""One step: the chance f that the noisy argmax still picks the target, and g = log f as a function of log q.
+"""One step: the probability f that the noisy argmax is the target, and g = log f as a function of log q.
 
 With target probability q, one competitor of mass 1 − q and independent N(0, σ²) noise on both logits,
-f(q) = Φ(z) with z = logit(q)/(σ√2). The functions of y = log q exist because traces store log-probabilities:
-near q = 1 the float q has lost what y still knows. This module knows nothing of traces, orders or models.
+f(q) = Φ(z) with z = logit(q)/(σ√2). There are functions of y = log q because traces store log-probabilities:
+near q = 1, y is more precise than the float q. This module does not depend on traces, orders or models.
 
-The normal law is written in a = |x| with x = −z/√2, because Φ(z) = ½ erfc(x) = ½ erfcx(x) e^{−x²}: erfcx
-never underflows, and x = −logit(q)/(2σ) needs no rounded √2. Callers hold ``numpy.errstate``: overflow in an
-unused branch is normal here.
+The normal distribution function is computed from a = |x| with x = −z/√2, because Φ(z) = ½ erfc(x) =
+½ erfcx(x) e^{−x²}. erfcx never underflows, and x = −logit(q)/(2σ) needs no rounded √2. Callers set
+``numpy.errstate``: overflow in an unused branch is expected.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LN2_HIGH = float.fromhex("0x1.62e42fefa39efp-1")
 LN2_LOW = float.fromhex("0x1.abc9e3b39803fp-56")
 
 EXCESS_CUT = 16.0
-"""Below z = −16 the excess z + r is summed from its series: the direct difference loses z² ulps."""
+"""Below z = −16 the excess z + r is computed from its series: the direct difference loses z² ulps."""
 
 
 def _series(terms: int) -> tuple[float, ...]:
-    """Return the c of z + r(z) = Σ c_j u^{−(2j+1)}, u = −z, as u → ∞: 1, −2, 10, −74, 706 and so on.
+    """Return the c of z + r(z) = Σ c_j u^{−(2j+1)}, u = −z, as u → ∞: 1, −2, 10, −74, 706, ….
 
-    Since r' = −r(z + r), e(u) = z + r obeys e² + u·e = 1 + e', which gives each coefficient from the earlier.
+    Because r' = −r(z + r), e(u) = z + r satisfies e² + u·e = 1 + e', a recursion for the coefficients.
     """
     c = [1.0]
     for j in range(1, terms):
@@ -55,7 +55,7 @@ def excess_far_left(u: Array) -> Array:
 
 
 def excess_over_sqrt2(x: Array, ratio: Array) -> Array:
-    """(z + r)/√2 from x = −z/√2 and ratio = r/√2."""
+    """Return (z + r)/√2 from x = −z/√2 and ratio = r/√2."""
     excess = ratio - x
     far = np.flatnonzero(x > EXCESS_CUT / SQRT2)
     excess[far] = excess_far_left(x[far] * SQRT2) / SQRT2
@@ -63,28 +63,28 @@ def excess_over_sqrt2(x: Array, ratio: Array) -> Array:
 
 
 def scaled_tail(a: Array) -> Array:
-    """erfcx(a) for a ≥ 0."""
+    """Return erfcx(a) for a ≥ 0."""
     return np.asarray(erfcx(a))
 
 
 _TINY_Q = -37.0
-"""Below y = −37, log(1 − q) is under half an ulp of y: logit(q) = y."""
+"""Below y = −37, log(1 − q) is less than half an ulp of y, so logit(q) = y."""
 
 _NEAR_HALF = 0.35
-"""|y + ln 2| below which logit(q) is formed from the difference, so that it keeps its digits at q ≈ ½."""
+"""|y + ln 2| below which logit(q) is computed from the difference, which is precise at q ≈ ½."""
 
 _SHARP_BELOW = 0.1
-"""Noise below which an ulp of logit(q) at q ≈ ½ matters: the relative error it makes grows as 1/σ."""
+"""Noise below which an ulp of logit(q) at q ≈ ½ matters: the resulting relative error grows as 1/σ."""
 
-_FAR_AHEAD, _NEAR_CERTAIN = 24.0, 1e-140
-"""For z/√2 above the first, or odds against below the second, r underflows or 1/(1 − q)² overflows."""
+_FAR_ABOVE, _NEAR_CERTAIN = 24.0, 1e-140
+"""If z/√2 is above the first, or the odds against below the second, r underflows or 1/(1 − q)² overflows."""
 
 _LARGEST = 1e150
-"""Cap on |x|, far beyond any asymptotic regime, that keeps products such as r·(z + r) from becoming inf·0."""
+"""Upper limit of |x|, far in the asymptotic regime; it prevents products such as r·(z + r) = inf·0."""
 
 
 def success(q: ArrayLike, sigma: ArrayLike) -> Values:
-    """f(q) = Φ(logit(q)/(σ√2)): the chance that the target wins against one competitor of mass 1 − q.
+    """f(q) = Φ(logit(q)/(σ√2)): the probability that the target wins against one competitor of mass 1 − q.
 
     Args:
         q: probability of the target, strictly between 0 and 1, any shape.
@@ -99,7 +99,7 @@ def log_success(y: ArrayLike, sigma: ArrayLike) -> Values:
 
 
 def log_failure(y: ArrayLike, sigma: ArrayLike) -> Values:
-    """Return log(1 − f(e^y)): the competitor wins instead."""
+    """Return log(1 − f(e^y)), the log-probability that the competitor wins."""
     return _inputs.elementwise(_log_failure, _inputs.log_probabilities(y), _inputs.noise(sigma))
 
 
@@ -121,7 +121,7 @@ def inverse_mills(z: ArrayLike) -> Values:
 
 
 def mills_excess(z: ArrayLike) -> Values:
-    """Return z + r(z) > 0 for any real z, free of cancellation as z → −∞, where it tends to −1/z."""
+    """Return z + r(z) > 0 for any real z, without cancellation as z → −∞, where it tends to −1/z."""
     return _inputs.elementwise(
         lambda piece, _: mills_excess_kernel(piece), _inputs.finite(z, "z"), np.ones(())
     )
@@ -130,7 +130,7 @@ def mills_excess(z: ArrayLike) -> Values:
 def logit_of_log(y: Array, sharp: NDArray[np.bool_] | bool = True) -> tuple[Array, Array]:
     """Return logit(q) and the odds (1 − q)/q against the target, for y = log q < 0.
 
-    Elements that are not ``sharp`` have an absolute error of an ulp or two near q = ½ instead of a relative.
+    Near q = ½, ``sharp`` elements have a relative error of an ulp or two, the others an absolute one.
     """
     odds = np.expm1(-y)
     logit = -np.log(odds)
@@ -148,7 +148,7 @@ def logit_of_log(y: Array, sharp: NDArray[np.bool_] | bool = True) -> tuple[Arra
 
 
 def logit_of_probability(q: Array) -> Array:
-    """Return logit(q): for q ≥ ¼, 2q − 1 is exact, so 2 artanh(2q − 1) loses nothing at q = ½."""
+    """Return logit(q); for q ≥ ¼, 2q − 1 is exact, so 2 artanh(2q − 1) is precise at q = ½."""
     return np.where(q < 0.25, np.log(q) - np.log1p(-q), 2.0 * np.arctanh(2.0 * q - 1.0))
 
 
@@ -174,15 +174,15 @@ def _log_failure(y: Array, sigma: Array | float) -> Array:
 
 
 def _d1(y: Array, sigma: Array | float) -> Array:
-    return _by_region(y, sigma, _d1_behind, _d1_ahead, _d1_delicate)
+    return _by_region(y, sigma, _d1_below_half, _d1_above_half, _d1_near_one)
 
 
 def _d2(y: Array, sigma: Array | float) -> Array:
-    return _by_region(y, sigma, _d2_behind, _d2_ahead, _d2_delicate)
+    return _by_region(y, sigma, _d2_below_half, _d2_above_half, _d2_near_one)
 
 
 class _Rows(NamedTuple):
-    """Some elements: the odds against, a = |z|/√2, σ (or one for all) and −log(1 − q) if wanted, all [M]."""
+    """Some elements, all [M]: the odds against, a = |z|/√2, σ (or one for all), −log(1 − q) if needed."""
 
     odds: Array
     a: Array
@@ -191,47 +191,47 @@ class _Rows(NamedTuple):
 
 
 def _by_region(y: Array, sigma: Array | float, *formulas: Callable[[_Rows], Array]) -> Array:
-    """Evaluate one formula where q < ½, one where q ≥ ½, and one where the latter would leave float range.
+    """Evaluate one formula where q < ½, one where q ≥ ½, and one near q = 1, where the second would overflow.
 
-    Taking the rows apart is faster than computing every formula everywhere and masking.
+    Splitting the rows is faster than computing every formula for all rows.
     """
     logit, odds = logit_of_log(y, sigma < _SHARP_BELOW)
     a = np.minimum(np.abs(logit) / (2.0 * sigma), _LARGEST)
     loses = logit < 0
-    delicate = ~loses & ((a > _FAR_AHEAD) | (odds < _NEAR_CERTAIN))
+    near_one = ~loses & ((a > _FAR_ABOVE) | (odds < _NEAR_CERTAIN))
     out = np.empty_like(y)
-    for formula, chosen in zip(formulas, (loses, ~(loses | delicate), delicate), strict=True):
+    for formula, chosen in zip(formulas, (loses, ~(loses | near_one), near_one), strict=True):
         rows = np.flatnonzero(chosen)
         if rows.size:
             noise = sigma if isinstance(sigma, float) else sigma[rows]
-            surprise = logit[rows] - y[rows] if chosen is delicate else None
+            surprise = logit[rows] - y[rows] if chosen is near_one else None
             out[rows] = formula(_Rows(odds[rows], a[rows], noise, surprise))
     return out
 
 
-def _d1_behind(at: _Rows) -> Array:
+def _d1_below_half(at: _Rows) -> Array:
     return np.asarray((1.0 + 1.0 / at.odds) / (SQRT_PI * at.sigma * scaled_tail(at.a)))
 
 
-def _d1_ahead(at: _Rows) -> Array:
+def _d1_above_half(at: _Rows) -> Array:
     bell, denominator = _bell_parts(at.a)
     return np.asarray(bell / denominator * ((1.0 + 1.0 / at.odds) / at.sigma))
 
 
-def _d1_delicate(at: _Rows) -> Array:
+def _d1_near_one(at: _Rows) -> Array:
     assert at.surprise is not None
-    root = _quick_exp(0.5 * (at.surprise - at.a * at.a))
-    return np.asarray(root / (_bell_parts(np.minimum(at.a, _FAR_AHEAD))[1] * at.sigma) * root)
+    root = _flushed_exp(0.5 * (at.surprise - at.a * at.a))
+    return np.asarray(root / (_bell_parts(np.minimum(at.a, _FAR_ABOVE))[1] * at.sigma) * root)
 
 
-def _d2_behind(at: _Rows) -> Array:
+def _d2_below_half(at: _Rows) -> Array:
     ratio = 1.0 / (SQRT_PI * scaled_tail(at.a))
     bracket = excess_over_sqrt2(at.a, ratio) - at.sigma / (1.0 + at.odds)
     scale = (1.0 + 1.0 / at.odds) / at.sigma
     return np.asarray(-ratio * bracket * scale * scale)
 
 
-def _d2_ahead(at: _Rows) -> Array:
+def _d2_above_half(at: _Rows) -> Array:
     bell, denominator = _bell_parts(at.a)
     ratio = bell / denominator
     bracket = (at.a + ratio) - at.sigma / (1.0 + at.odds)
@@ -239,12 +239,12 @@ def _d2_ahead(at: _Rows) -> Array:
     return np.asarray(-(ratio * scale) * bracket * scale)
 
 
-def _d2_delicate(at: _Rows) -> Array:
+def _d2_near_one(at: _Rows) -> Array:
     assert at.surprise is not None
-    bell, denominator = _bell_parts(np.minimum(at.a, _FAR_AHEAD))
+    bell, denominator = _bell_parts(np.minimum(at.a, _FAR_ABOVE))
     bracket = (at.a + bell / denominator) - at.sigma / (1.0 + at.odds)
-    # Exponents are added before use, and the root multiplied in twice: nothing in between can be lost.
-    root = _quick_exp(at.surprise - 0.5 * at.a * at.a) / at.sigma
+    # Exponents are added first, and the root is multiplied twice: no intermediate result underflows.
+    root = _flushed_exp(at.surprise - 0.5 * at.a * at.a) / at.sigma
     return np.asarray(-root / denominator * bracket * root)
 
 
@@ -254,20 +254,20 @@ def _bell_parts(a: Array) -> tuple[Array, Array]:
     return bell, SQRT_PI * (2.0 - bell * scaled_tail(a))
 
 
-def _quick_exp(x: Array) -> Array:
-    """Return e^x, as 0 below e^{−700}: processors take ten times longer over results that underflow."""
+def _flushed_exp(x: Array) -> Array:
+    """Return e^x, and 0 below e^{−700}: processors take ten times longer for results that underflow."""
     return np.asarray(np.exp(np.maximum(x, -700.0)) * (x > -700.0))
 
 
 def inverse_mills_kernel(z: Array) -> Array:
-    """r(z), unchecked; callers hold ``numpy.errstate``."""
+    """Return r(z), unchecked; callers set ``numpy.errstate``."""
     scaled = scaled_tail(np.abs(z) / SQRT2)
     bell = np.exp(-0.5 * z * z)
     return np.asarray(np.where(z < 0, 1.0 / scaled, bell / (2.0 - bell * scaled)) * (SQRT2 / SQRT_PI))
 
 
 def mills_excess_kernel(z: Array) -> Array:
-    """Return z + r(z), unchecked; callers hold ``numpy.errstate``."""
+    """Return z + r(z), unchecked; callers set ``numpy.errstate``."""
     excess = z + inverse_mills_kernel(z)
     far = z < -EXCESS_CUT
     excess[far] = excess_far_left(-z[far])

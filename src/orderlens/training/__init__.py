@@ -1,1 +1,1 @@
-"""Training: text to windows, the order-agnostic and autoregressive objectives, and the loop around them."""
+"""Training: from text to windows, the order-agnostic and autoregressive losses, and the training loop."""

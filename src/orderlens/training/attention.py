@@ -1,9 +1,9 @@
-"""Who may see whom while training, as one rule with two executions: FlexAttention and plain masked attention.
+"""Attention masks of training, each a rule with two backends: FlexAttention and plain masked attention.
 
-The order-agnostic objectives run several *streams* of the same window side by side, ``length`` positions
-each. Two streams are noisy (a token hidden in one is visible in the other). For block-causal training a
-third, clean stream follows: a noisy block sees itself and the clean blocks before it; the clean stream is
-block-causal. For full attention there is no clean stream, and each noisy stream sees only itself.
+The order-agnostic losses concatenate several *streams* of the same window, ``length`` positions each. Two
+streams are noisy (a token hidden in one is visible in the other). For block-causal training a third, clean
+stream follows: a noisy block sees itself and the clean blocks before it; the clean stream is block-causal.
+For full attention there is no clean stream, and each noisy stream sees only itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orderlens.models.small.network import Attend, attention
 
 Rule: TypeAlias = Callable[[Any, Any, Any, Any], Tensor]
 """(batch, head, query index, key index) -> may see; FlexAttention's mask function."""
-Execution: TypeAlias = Literal["flex", "dense"]
+AttentionBackend: TypeAlias = Literal["flex", "dense"]
 
 NOISY_STREAMS = 2
 
@@ -38,7 +38,7 @@ def block_causal_rule(length: int, block_size: int, noisy: int = NOISY_STREAMS) 
 
 
 def full_rule(length: int) -> Rule:
-    """Return the rule for noisy streams that each see the whole of themselves."""
+    """Return the rule for noisy streams that each see only themselves, completely."""
 
     def rule(_batch: Any, _head: Any, query: Any, key: Any) -> Tensor:
         seen: Tensor = (query // length) == (key // length)
@@ -48,10 +48,10 @@ def full_rule(length: int) -> Rule:
 
 
 def permutation_mask(rank_BT: Tensor) -> Tensor:
-    """Return booleans [B, 1, 2 T, 2 T]: who sees whom in a query stream followed by a content stream.
+    """Return the mask [B, 1, 2 T, 2 T] of a query stream followed by a content stream; True: the row sees it.
 
-    A query sees itself and the content of tokens revealed before it; content sees itself, what was revealed
-    before it, and given tokens (rank −1) see each other. Nobody else sees a query.
+    A query sees itself and the content of tokens revealed before it. Content sees itself and the content
+    revealed before it; prompt tokens (rank −1) see each other. A query is visible only to itself.
     """
     rank = rank_BT[:, :, None]
     earlier = rank_BT[:, None, :] < rank
@@ -84,7 +84,7 @@ def flex_attend(rule: Rule, size: int, device: torch.device) -> Attend:
     block_mask = create_block_mask(rule, None, None, size, size, device=str(device))
 
     def attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        group = q.shape[1] // k.shape[1]  # repeated here: the kernel's own grouping wants powers of two
+        group = q.shape[1] // k.shape[1]  # repeat keys: the kernel's own grouping needs powers of two
         k, v = (x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k, v))
         o_BHTD = flex_attention(q, k, v, block_mask=block_mask)
         assert isinstance(o_BHTD, Tensor)
@@ -93,8 +93,8 @@ def flex_attend(rule: Rule, size: int, device: torch.device) -> Attend:
     return attend
 
 
-def stream_attend(rule: Rule, size: int, device: torch.device, execution: Execution) -> Attend:
-    """Return the chosen execution of ``rule``."""
-    if execution == "flex":
+def stream_attend(rule: Rule, size: int, device: torch.device, backend: AttentionBackend) -> Attend:
+    """Return attention under ``rule``, computed by the backend."""
+    if backend == "flex":
         return flex_attend(rule, size, device)
     return dense_attend(dense_mask(rule, size, device))

@@ -1,10 +1,9 @@
-"""From text files to a tokenizer and windows on disk, and which windows make up the batch of a given step.
+"""From text files to a tokenizer and windows on disk, and the windows in the batch of each step.
 
-A window folder holds ``SOURCE/SHARD.npy`` files, uint16 [n, window], read through memory maps. A batch takes
-a fixed number of rows from every source; each source runs through its windows in a shuffled order that
-depends only on the seed and the epoch. So the step number is the whole data cursor, and a resumed run sees
-the same batches. Shards may be added while training runs: from then on a new *phase* counts, and phases are
-part of the cursor.
+A window folder holds ``SOURCE/SHARD.npy`` files, uint16 [n, window], read through memory maps. A batch has a
+fixed number of rows from every source; each source is read in a shuffled order that depends only on the seed
+and the epoch. So a batch is a function of the step number, and a resumed run sees the same batches. Shards
+may be added during training: they start a new *phase*, and checkpoints store the phases.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from orderlens.common.files import replacing
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import DataFileError, UserInputError
-from orderlens.texts.rows import Row, TextSplit, at_home, kind_of, read_rows, text_shape
+from orderlens.texts.rows import Row, TextSplit, expand_home, kind_of, read_rows, text_shape
 
 Tokens = NDArray[np.uint16]
 
@@ -34,19 +33,19 @@ def pack(
     padded_share: float,
     rng: np.random.Generator,
 ) -> Tokens:
-    """Return windows [n, window] that hold every token of ``documents`` exactly once, in packing order."""
-    whole: list[Tokens] = []
+    """Return windows [n, window] that contain every token of ``documents`` exactly once, in packing order."""
+    full: list[Tokens] = []
     stream: list[Tokens] = []
     for document in documents:
         closed = np.append(np.asarray(document, np.uint16), np.uint16(eos_id))
         if len(closed) <= window and rng.random() < padded_share:
-            whole.append(_filled(closed, window, eos_id)[None])
+            full.append(_filled(closed, window, eos_id)[None])
             continue
         cut = len(closed) // window * window
         if cut:
-            whole.append(closed[:cut].reshape(-1, window))
+            full.append(closed[:cut].reshape(-1, window))
         stream.append(closed[cut:])
-    return np.concatenate([np.empty((0, window), np.uint16), *whole, _end_to_end(stream, window, eos_id)])
+    return np.concatenate([np.empty((0, window), np.uint16), *full, _end_to_end(stream, window, eos_id)])
 
 
 def _filled(tokens: Tokens, length: int, eos_id: int) -> Tokens:
@@ -62,11 +61,11 @@ def _end_to_end(pieces: Sequence[Tokens], window: int, eos_id: int) -> Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The documents of some files, and what is worth saying about how they were read.
+    """The documents of some files, and a record of how they were read.
 
     Attributes:
         documents: the texts, none of them empty.
-        record: ``n_documents``, ``n_empty`` (left out), and for ``.txt`` files ``split``, ``lines`` and
+        record: ``n_documents``, ``n_empty`` (skipped), and for ``.txt`` files ``split``, ``lines`` and
             ``paragraphs``.
     """
 
@@ -87,7 +86,7 @@ def read_corpus(files: Iterable[Path], split: TextSplit = "none") -> Corpus:
                 n_empty += 1
         if kind_of(path) == "txt":
             shape = {"split": split} | {
-                name: n + shape.get(name, 0) for name, n in text_shape(at_home(path)).items()
+                name: n + shape.get(name, 0) for name, n in text_shape(expand_home(path)).items()
             }
     return Corpus(documents, {"n_documents": len(documents), "n_empty": n_empty, **shape})
 
@@ -98,16 +97,16 @@ def read_documents(path: Path, split: TextSplit = "none") -> Iterator[str]:
 
 
 def text_rows(path: Path, split: TextSplit = "none") -> Iterator[Row]:
-    """Yield the rows of one file, each with a text in its field ``text``."""
+    """Yield the rows of one file; each must have a string in its field ``text``."""
     for number, row in read_rows(path, split=split):
         if not isinstance(row.get("text"), str):
             found = ", ".join(map(str, list(row)[:8])) or "nothing"
-            raise DataFileError(f"{path}, row {number}: training needs a 'text' field; it has {found}")
+            raise DataFileError(f"{path}, row {number}: training needs a field 'text'; this row has {found}")
         yield row
 
 
 def write_shard(folder: Path, source: str, name: str, windows: Tokens) -> Path:
-    """Store one shard; it appears under its name only when complete."""
+    """Write one shard atomically; the file appears only when it is complete."""
     target = folder / source / f"{name}.npy"
     with replacing(target) as fresh, fresh.open("wb") as stream:
         np.save(stream, windows)
@@ -122,18 +121,19 @@ def rows_per_source(shares: Mapping[str, float], batch_size: int) -> dict[str, i
     by_remainder = sorted(exact, key=lambda name: (int(exact[name]) - exact[name], name))
     for name in by_remainder[: max(0, batch_size - sum(rows.values()))]:
         rows[name] += 1
-    largest = max(rows, key=lambda name: rows[name])
-    rows[largest] -= sum(rows.values()) - batch_size
-    if rows[largest] < 1:
+    if batch_size < len(rows):
         raise UserInputError(
-            f"a batch of {batch_size} windows cannot hold {len(rows)} sources; raise the batch size"
+            f"a batch of {batch_size} windows is too small for {len(rows)} sources; raise the batch size"
         )
+    while (excess := sum(rows.values()) - batch_size) > 0:
+        largest = max(rows, key=lambda name: rows[name])
+        rows[largest] -= min(excess, rows[largest] - 1)
     return rows
 
 
 @dataclass
 class Phase:
-    """From ``start`` on, batches come from exactly these shards (names relative to the window folder)."""
+    """From step ``start`` on, batches come from these shards (names relative to the window folder)."""
 
     start: int
     shards: dict[str, list[str]]
@@ -152,7 +152,7 @@ class Phase:
         return sum(len(shard) for shard in self._maps[source])
 
     def rows(self, source: str, first: int, count: int, key: tuple[int, int]) -> Tokens:
-        """Return the windows number ``first`` to ``first + count`` of a source's endless shuffled run."""
+        """Return the windows ``first`` to ``first + count`` of a source's endless shuffled sequence."""
         wanted = np.arange(first, first + count)
         epochs, places = np.divmod(wanted, self.size(source))
         chosen = [
@@ -194,7 +194,9 @@ class WindowMixture:
             return False
         empty = [source for source, names in shards.items() if not names]
         if empty:
-            raise UserInputError(f"{self.folder}: no windows for source {', '.join(empty)}")
+            raise UserInputError(
+                f"{self.folder}: no windows for source {', '.join(empty)}; add shards or remove the source"
+            )
         phase = Phase(step, shards)
         phase.open(self.folder)
         self.phases.append(phase)
@@ -204,7 +206,7 @@ class WindowMixture:
         return sorted(str(path.relative_to(self.folder)) for path in (self.folder / source).glob("*.npy"))
 
     def batch(self, step: int) -> Tokens:
-        """Return the windows of one step, [batch, window]; sources stand one after the other."""
+        """Return the windows of one step, [batch, window], grouped by source."""
         index = max(i for i, phase in enumerate(self.phases) if phase.start <= step)
         phase = self.phases[index]
         since = step - phase.start
@@ -223,11 +225,11 @@ class WindowMixture:
 
 
 class BatchReader:
-    """Reads batches ahead on a background thread; iterate from any step, ``close`` when done."""
+    """Prefetches batches on a background thread; iterate from any step, ``close`` at the end."""
 
-    def __init__(self, mixture: WindowMixture, start: int, refresh_every: int = 0, ahead: int = 4) -> None:
+    def __init__(self, mixture: WindowMixture, start: int, refresh_every: int = 0, prefetch: int = 4) -> None:
         self._mixture, self._refresh_every = mixture, refresh_every
-        self._queue: queue.Queue[Tokens | BaseException] = queue.Queue(maxsize=ahead)
+        self._queue: queue.Queue[Tokens | BaseException] = queue.Queue(maxsize=prefetch)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, args=(start,), name="batch-reader", daemon=True)
         self._thread.start()
@@ -239,7 +241,7 @@ class BatchReader:
                     self._mixture.refresh(step)
                 self._put(self._mixture.batch(step))
                 step += 1
-        except BaseException as error:  # noqa: BLE001  handed to the training thread, which raises it
+        except BaseException as error:  # noqa: BLE001  passed to the training thread, which raises it
             self._put(error)
 
     def _put(self, item: Tokens | BaseException) -> None:
@@ -268,11 +270,11 @@ SPECIAL_TOKENS = (MASK_TOKEN, EOS_TOKEN, "<|pad|>", "<|reserved|>")
 MASK_ID, EOS_ID = 0, 1
 
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""What a merge may not cross: words with their space, single digits, runs of punctuation or white space."""
+"""Units that BPE merges do not cross: words with their space, single digits, punctuation, white space."""
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
-    """Return a ``tokenizers.Tokenizer`` with at most ``vocab_size`` ids, the 256 bytes among them."""
+    """Return a ``tokenizers.Tokenizer`` with at most ``vocab_size`` ids, including the 256 bytes."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

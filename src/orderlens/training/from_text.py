@@ -1,6 +1,6 @@
 """From text files to a model folder: tokenizer, windows, training, validation, export.
 
-This is what ``orderlens train`` runs. Everything goes into one folder, so a stopped run can be resumed there.
+``orderlens train`` runs this. All files go into one folder, so that a stopped run can be resumed there.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ _LARGEST = {
     "window": 65_536,
     "batch_size": 65_536,
 }
-"""Sizes beyond which a model or a batch cannot be meant."""
+"""Maximum sizes; larger values are taken for mistakes."""
 LARGEST_VOCABULARY = 65_536
-"""Windows hold ids of 16 bits."""
+"""Windows store ids in 16 bits."""
 WINDOWS, HELDOUT, CORPUS = "windows", "heldout.npy", "corpus.json"
 
 
 @dataclass(frozen=True, slots=True)
 class TextTraining:
-    """What to train and for how long; the defaults make a small model on a CPU in about a minute.
+    """Settings of a training run; the defaults train a small model on a CPU in about a minute.
 
     Attributes:
         attention: ``causal`` is autoregressive, the others are order-agnostic.
-        vocab_size: ids of the new tokenizer (fewer if the text is too short for so many).
+        vocab_size: maximum number of ids of the new tokenizer (a short text gives fewer).
         tokenizer: a ``tokenizer.json`` to use instead, or ``tiny`` for the bundled one.
-        split: what is one document in a ``.txt`` file.
+        split: how a ``.txt`` file is split into documents.
         int8: store the weights as int8 with a scale per row.
     """
 
@@ -89,16 +89,22 @@ class TextTraining:
         for name, most in _LARGEST.items():
             if not 1 <= getattr(self, name) <= most:
                 word = name.replace("_", " ")
-                raise UserInputError(f"{word} {getattr(self, name)}; allowed are 1 to {most:,}")
+                raise UserInputError(
+                    f"{word} {getattr(self, name)} is out of range; allowed are 1 to {most:,}"
+                )
         if self.width % (2 * self.heads):
-            raise UserInputError(f"width {self.width} does not split into {self.heads} heads of even width")
+            raise UserInputError(
+                f"width {self.width} cannot be split into {self.heads} heads of even width; "
+                f"choose a multiple of {2 * self.heads}"
+            )
         if self.window % self.block_size:
             raise UserInputError(
-                f"window {self.window} is not a multiple of the block size {self.block_size}"
+                f"window {self.window} is not a multiple of the block size {self.block_size}; "
+                "choose a multiple"
             )
         if not 300 <= self.vocab_size <= LARGEST_VOCABULARY:
             raise UserInputError(
-                f"vocabulary of {self.vocab_size} ids; allowed are 300 to {LARGEST_VOCABULARY}"
+                f"vocabulary size {self.vocab_size} is out of range; allowed are 300 to {LARGEST_VOCABULARY}"
             )
 
     def config(self, vocab_size: int) -> TransformerConfig:
@@ -118,15 +124,17 @@ def train_from_text(
     resume: bool = False,
     report: Report | None = None,
 ) -> dict[str, Any]:
-    """Train on ``files`` and write a model folder to ``out``; returns a summary with validation figures."""
+    """Train on ``files`` and write a model folder to ``out``; return a summary with validation losses."""
     schedule = LearningRateSchedule(
         options.steps, options.max_minutes, warmup_steps=max(1, min(100, (options.steps or 400) // 10))
     )
     if (out / CHECKPOINT).exists() and not resume:
-        raise RunError(f"{out}: holds a training run; add --resume to go on, or choose another folder")
+        raise RunError(
+            f"{out} already contains a training run; add --resume to continue it, or choose another folder"
+        )
     if not resume:
         prepare(files, out, options)
-    trainer = _trainer(out, options, schedule)
+    trainer = make_trainer(out, options, schedule)
     if resume:
         trainer.resume()
     last = trainer.run(report)
@@ -134,15 +142,17 @@ def train_from_text(
 
 
 def prepare(files: Sequence[Path], out: Path, options: TextTraining) -> None:
-    """Write the tokenizer and the windows; every twentieth document is held out."""
+    """Write the tokenizer and the windows; every 20th document is held out."""
     corpus = read_corpus(files, options.split)
     if not corpus.documents:
-        raise UserInputError(f"no text in {', '.join(str(path) for path in files)}")
-    kept, apart = _split(corpus.documents)
+        raise UserInputError(
+            f"no text in {', '.join(str(path) for path in files)}; give files with non-empty texts"
+        )
+    train, heldout = _split(corpus.documents)
     make_folder(out)
     with replacing(out / CORPUS) as fresh:
         fresh.write_text(json.dumps(corpus.record), encoding="utf-8")
-    tokenizer = _tokenizer(options, kept)
+    tokenizer = _tokenizer(options, train)
     with storing(out):
         (out / METRICS).unlink(missing_ok=True)
     with replacing(out / TOKENIZER) as fresh:
@@ -150,7 +160,7 @@ def prepare(files: Sequence[Path], out: Path, options: TextTraining) -> None:
     rng = keyed_generator(options.seed, "pack")
     sets = [
         pack(tokenizer.encode_many(texts), options.window, EOS_ID, PADDED_SHARE, rng)
-        for texts in (kept, apart)
+        for texts in (train, heldout)
     ]
     write_shard(out / WINDOWS, "text", "0", sets[0])
     with replacing(out / HELDOUT) as fresh, fresh.open("wb") as stream:
@@ -164,8 +174,8 @@ def _split(documents: Sequence[str]) -> tuple[list[str], list[str]]:
             [text[:end] for text, end in zip(documents, cut, strict=True)],
             [text[end:] for text, end in zip(documents, cut, strict=True)],
         )
-    apart = list(documents[HELDOUT_EVERY - 1 :: HELDOUT_EVERY])
-    return [text for index, text in enumerate(documents, 1) if index % HELDOUT_EVERY], apart
+    heldout = list(documents[HELDOUT_EVERY - 1 :: HELDOUT_EVERY])
+    return [text for index, text in enumerate(documents, 1) if index % HELDOUT_EVERY], heldout
 
 
 def _tokenizer(options: TextTraining, texts: Sequence[str]) -> FastTokenizer:
@@ -173,25 +183,26 @@ def _tokenizer(options: TextTraining, texts: Sequence[str]) -> FastTokenizer:
         return FastTokenizer(train_tokenizer(texts, options.vocab_size), text_only=True)
     if options.tokenizer == "tiny":
         return FastTokenizer.from_file(bundled_folder("tiny") / TOKENIZER)
-    return _usable(FastTokenizer.from_file(Path(options.tokenizer)), options.tokenizer)
+    return _check_tokenizer(FastTokenizer.from_file(Path(options.tokenizer)), options.tokenizer)
 
 
-def _usable(tokenizer: FastTokenizer, name: str) -> FastTokenizer:
-    """Refuse a tokenizer in which the ids of the mask and of EOS spell text, or that has too many ids."""
+def _check_tokenizer(tokenizer: FastTokenizer, name: str) -> FastTokenizer:
+    """Refuse a tokenizer whose mask and EOS ids are ordinary tokens, or that has too many ids."""
     if (tokenizer.id_of(MASK_TOKEN), tokenizer.id_of(EOS_TOKEN)) != (MASK_ID, EOS_ID):
         raise UserInputError(
-            f"tokenizer '{name}': ids {MASK_ID} and {EOS_ID} must be {MASK_TOKEN} and {EOS_TOKEN}, as train "
-            "makes them; leave --tokenizer out for a new one, or name that of a model trained here, or 'tiny'"
+            f"tokenizer '{name}': ids {MASK_ID} and {EOS_ID} must be {MASK_TOKEN} and {EOS_TOKEN}; omit "
+            "--tokenizer to train one, or give 'tiny' or the tokenizer.json of a model that orderlens trained"
         )
     if tokenizer.largest_id >= LARGEST_VOCABULARY:
         most = LARGEST_VOCABULARY - 1
         raise UserInputError(
-            f"tokenizer '{name}' has ids up to {tokenizer.largest_id}; ids up to {most} can be trained"
+            f"tokenizer '{name}' has ids up to {tokenizer.largest_id}; allowed are ids up to {most}"
         )
     return tokenizer
 
 
-def _trainer(out: Path, options: TextTraining, schedule: LearningRateSchedule) -> Trainer:
+def make_trainer(out: Path, options: TextTraining, schedule: LearningRateSchedule) -> Trainer:
+    """Return the training run of a folder that ``prepare`` filled."""
     cuda = torch.device(options.device).type == "cuda"
     loop = LoopSettings(
         window=options.window, seed=options.seed, device=options.device, compiled=cuda,
@@ -220,14 +231,14 @@ def _finish(trainer: Trainer, out: Path, options: TextTraining, last: dict[str, 
 
 
 def _corpus_record(out: Path) -> dict[str, Any]:
-    """Return what ``prepare`` wrote about the data; nothing for a folder that is older than the record."""
+    """Return the record of the data that ``prepare`` wrote, or an empty one if the file is missing."""
     path = out / CORPUS
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return record
 
 
 def _order_figures(trainer: Trainer, options: TextTraining, limit: int = 8) -> Iterator[tuple[str, float]]:
-    """Yield log P/n of held-out windows per order; the first block is the prompt. EOS filling counts too."""
+    """Yield log P/n of held-out windows per order; the first block is the prompt. Padding EOS counts too."""
     windows = torch.from_numpy(trainer.heldout[:limit].astype("int64"))
     orders = ("forced-ar",) if options.attention == "causal" else ORDERS
     for order in orders if len(windows) else ():

@@ -1,8 +1,8 @@
-"""The training loop: batches in, a trained model, a metrics log and resumable checkpoints out.
+"""The training loop: from batches to a trained model, a metrics log and resumable checkpoints.
 
-Weights, gradients' sums and the optimiser live in float32; on CUDA the passes run on a bfloat16 copy under
-``torch.compile`` with FlexAttention, on the CPU they run on the float32 weights with plain attention. Knows
-nothing of text or tokenizers: its data are windows of token ids.
+Weights, gradients and the optimiser are float32. On CUDA the passes run on a bfloat16 copy under
+``torch.compile`` with FlexAttention; on the CPU they run on the float32 weights with plain attention. Does
+not depend on text or tokenizers: its data are windows of token ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orderlens.common.rng import keyed_generator
 from orderlens.errors import RunError
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.network import Transformer
-from orderlens.training.attention import Execution
+from orderlens.training.attention import AttentionBackend
 from orderlens.training.data import Tokens, WindowMixture
 from orderlens.training.objective import (
     AnyOrderLoss,
@@ -47,22 +47,22 @@ EARLY_CHECKPOINT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings(StepSettings):
-    """The same, and what the passes and checkpoints of a whole network need.
+    """Step settings plus the settings for a whole network.
 
     Attributes:
         compiled: compile the passes (CUDA only; the first step then takes about a minute).
-        attention: how stream attention is executed.
+        attention: backend of stream attention.
         checkpoint_seconds: wall time between two checkpoints, less in the first minutes; one is always
-            written at the end and when training is interrupted.
+            written at the end and on an interrupt.
     """
 
     compiled: bool = False
-    attention: Execution = "dense"
+    attention: AttentionBackend = "dense"
     checkpoint_seconds: float = 120.0
 
 
 def initial_model(config: TransformerConfig, seed: int) -> Transformer:
-    """Return a fresh float32 model: output projections start at zero, so layers start as identities."""
+    """Return a new float32 model; output projections start at zero, so layers start as identities."""
     model = Transformer(config)
     generator = torch.Generator().manual_seed(int(keyed_generator(seed, "weights").integers(2**62)))
     for name, parameter in model.named_parameters():
@@ -144,20 +144,20 @@ class Trainer(TrainingRun):
         self._working.zero_grad(set_to_none=True)
 
     def run(self, report: Report | None = None) -> dict[str, Any]:
-        """Train until the budget is spent; returns the last metrics. Call again after ``resume`` to go on.
+        """Train until the budget is spent; return the last metrics. Call again after ``resume`` to continue.
 
-        See ``TrainingRun.spend`` about interrupts.
+        See ``TrainingRun.train_until_budget`` about interrupts.
         """
-        return self.spend(report)
+        return self.train_until_budget(report)
 
-    def gap_seconds(self, worked_s: float) -> float:
-        """Return the seconds between two checkpoints: short while little work would be lost, then longer."""
+    def checkpoint_interval(self, worked_s: float) -> float:
+        """Return the seconds until the next checkpoint: short at first, then longer."""
         return min(self.settings.checkpoint_seconds, max(EARLY_CHECKPOINT_S, worked_s / 6))
 
     def heldout_loss(self, batches: int = 2) -> float:
         """Return the loss on held-out windows under fixed masks (NaN when there are none).
 
-        Gradients stay enabled so that the compiled training pass is used as it is.
+        Gradients stay enabled so that the compiled training pass is reused.
         """
         size = sum(self.mixture.rows.values())
         usable = [self.heldout[i * size : (i + 1) * size] for i in range(batches)]
@@ -182,7 +182,10 @@ class Trainer(TrainingRun):
         """Continue from the folder's checkpoint."""
         state = load_checkpoint(self.folder / CHECKPOINT, self.device)
         if state["config"] != asdict(self.config):
-            raise RunError(f"{self.folder}: the checkpoint holds another model shape; choose another folder")
+            raise RunError(
+                f"{self.folder}: its checkpoint has another model shape; "
+                "use the same options or another folder"
+            )
         self.model.load_state_dict(state["model"])
         self._optimiser.load_state_dict(state["optimiser"])
         self.mixture.restore(state["phases"])

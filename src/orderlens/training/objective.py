@@ -1,14 +1,14 @@
-"""The training losses, and which tokens they hide. Each loss maps windows to one scalar in nats per token.
+"""The training losses and their random masks. Each loss maps windows to one scalar in nats per token.
 
-Per block the number of hidden tokens is uniform. Masks come in complementary pairs: what the first noisy
-copy hides the second shows, so every token of a window is predicted exactly once per step and the number of
-predicted rows is constant. With m uniform on 0…n for the first copy, n − m is uniform on 0…n too; a copy
-that hides nothing contributes nothing, and the sizes of those that do are uniform on 1…n.
+Per block the number of hidden tokens is uniform. Masks come in complementary pairs: the second noisy copy
+shows the tokens that the first hides. So every token of a window is predicted exactly once per step, and the
+number of predicted rows is constant. With m uniform on 0…n for the first copy, n − m is uniform on 0…n too. A
+copy that hides nothing contributes nothing; the sizes of the others are uniform on 1…n.
 
 ``AnyOrderLoss`` is the any-order bound: per block a uniform number of hidden tokens, averaged over the hidden
 ones. ``PermutationLoss`` is the same bound along sampled orders, with two streams. ``CausalLoss`` is the
-usual next-token loss with EOS before the window, so that row i speaks about position i in all of them. Knows
-nothing of optimisers, devices or files.
+usual next-token loss with EOS before the window. In all of them row i predicts position i. Does not depend on
+optimisers, devices or files.
 
 Shape letters: B batch, T window, S streams × T, C width, V vocabulary.
 """
@@ -26,7 +26,7 @@ from orderlens.models.engine.layer_parts import rotary_at
 from orderlens.models.small.network import Layer, Transformer, causal_attend
 from orderlens.training.attention import (
     NOISY_STREAMS,
-    Execution,
+    AttentionBackend,
     block_causal_rule,
     dense_attend,
     full_rule,
@@ -36,16 +36,18 @@ from orderlens.training.attention import (
 
 
 class AnyOrderLoss(nn.Module):
-    """Order-agnostic loss of a window under a complementary pair of masks (see ``masking``)."""
+    """Order-agnostic loss of a window under a complementary pair of masks (see ``MaskPair``)."""
 
-    def __init__(self, model: Transformer, length: int, device: torch.device, execution: Execution) -> None:
+    def __init__(
+        self, model: Transformer, length: int, device: torch.device, backend: AttentionBackend
+    ) -> None:
         super().__init__()
         config = model.config
         self.model = model
         self.clean = config.attention == "block-causal"
         streams = NOISY_STREAMS + int(self.clean)
         rule = block_causal_rule(length, config.block_size) if self.clean else full_rule(length)
-        self.attend = stream_attend(rule, streams * length, device, execution)
+        self.attend = stream_attend(rule, streams * length, device, backend)
         positions = torch.arange(length, device=device).repeat(streams)[None]
         self.cos, self.sin = rotary_at(positions, config.head_width, config.rope_theta)
 
@@ -73,7 +75,7 @@ class AnyOrderLoss(nn.Module):
         return torch.cat((first, second, shown_BTC) if self.clean else (first, second), dim=1)
 
     def _last(self, layer: Layer, x_BSC: Tensor, first_BT: Tensor) -> Tensor:
-        """Run the last layer; past its attention only the rows that will be predicted are needed."""
+        """Run the last layer; after its attention only the predicted rows are computed."""
         attention = layer.attention
         q, k, v = attention.heads(layer.attention_norm(x_BSC), self.cos, self.sin)
         o_BSC = self.attend(attention.index, q, k, v).transpose(1, 2).flatten(2)
@@ -90,8 +92,8 @@ def pick_hidden(x_BSC: Tensor, first_BT: Tensor) -> Tensor:
 class PermutationLoss(nn.Module):
     """Order-agnostic loss along one order per window (XLNet's two streams, on our network).
 
-    Queries know their position and nothing of their token; content knows its token. All conditionals along
-    the order come from one pass.
+    A query depends on its position but not on its token; content depends on its token. One pass gives all
+    conditionals along the order.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -114,7 +116,7 @@ class PermutationLoss(nn.Module):
 
 
 class CausalLoss(nn.Module):
-    """Next-token loss; the window is shifted right behind one EOS, so all of its tokens are predicted."""
+    """Next-token loss; an EOS is put before the window, so that all of its tokens are predicted."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -159,12 +161,12 @@ def sample_masks(batch: int, length: int, block_size: int, generator: torch.Gene
 
 @dataclass(frozen=True, slots=True)
 class Permutation:
-    """Orders of a batch of windows, of which the first tokens are given.
+    """Orders of a batch of windows; the first tokens of each order are visible from the start.
 
     Attributes:
-        rank: integers [B, T]: when a token is revealed, −1 for those that are given.
-        weight: floats [B, T], 0 for given tokens; the weighted sum of losses estimates the any-order bound in
-            nats per token.
+        rank: integers [B, T]: the step at which a token is revealed, −1 for tokens visible from the start.
+        weight: floats [B, T], 0 for tokens visible from the start; the weighted sum of losses estimates the
+            any-order bound in nats per token.
     """
 
     rank: Tensor
@@ -172,21 +174,21 @@ class Permutation:
 
 
 def sample_permutations(batch: int, length: int, generator: torch.Generator) -> Permutation:
-    """Draw an order per window and how many of its tokens are given, uniform on 0…n − 1.
+    """Draw an order per window and the number of tokens visible from the start, uniform on 0…n − 1.
 
-    A token that is predicted with v others visible is predicted in (v + 1) / n of all draws, so a weight of
-    1 / (v + 1) counts every number of visible tokens alike.
+    A token with v others visible is predicted in (v + 1) / n of all draws, so a weight of 1 / (v + 1) counts
+    every number of visible tokens equally.
     """
     device = generator.device
     place = torch.rand(batch, length, generator=generator, device=device).argsort(-1).argsort(-1)
-    given = torch.randint(0, length, (batch, 1), generator=generator, device=device)
-    predicted = place >= given
-    rank = torch.where(predicted, place - given, -1)
+    n_visible = torch.randint(0, length, (batch, 1), generator=generator, device=device)
+    predicted = place >= n_visible
+    rank = torch.where(predicted, place - n_visible, -1)
     return Permutation(rank, predicted.float() / (batch * (place + 1)))
 
 
 def pair_weights(first_BNK: Tensor, size_BN1: Tensor) -> Tensor:
-    """Average each copy over the tokens it hides, and the copies over their expected number, 2n/(n+1)."""
+    """Return weights: the mean over each copy's hidden tokens, and over the 2n/(n+1) copies expected."""
     batch, blocks, block_size = first_BNK.shape
     copies = batch * blocks * 2 * block_size / (block_size + 1)
     hidden = torch.where(first_BNK, size_BN1, block_size - size_BN1)
@@ -194,6 +196,6 @@ def pair_weights(first_BNK: Tensor, size_BN1: Tensor) -> Tensor:
 
 
 def step_generator(seed: int, step: int, device: torch.device) -> torch.Generator:
-    """Return the mask generator of one step: a function of seed and step alone."""
+    """Return the mask generator of one step; it depends only on seed and step."""
     key = int(keyed_generator(seed, "masks", step).integers(2**62))
     return torch.Generator(device=device).manual_seed(key)

@@ -1,10 +1,10 @@
-"""Muon for the weight matrices, AdamW for embeddings and norms, on float32 masters of the weights.
+"""Muon for the weight matrices, AdamW for embeddings and norms, on float32 master weights.
 
-Muon replaces a matrix's momentum by its nearest orthogonal matrix, found with a few Newton–Schulz steps.
-Matrices of one shape are orthogonalised together in one batched product; fused projections (q, k, v; gate,
-up) are treated as the separate matrices they are. Both rules share one clipping and one learning-rate factor.
-``torch.optim.Muon`` orthogonalises in bfloat16 on every device and one matrix at a time: on a CPU its updates
-differ by 1 % and take 20 times as long.
+Muon replaces a matrix's momentum by the nearest orthogonal matrix, found with a few Newton–Schulz steps.
+Matrices of one shape are orthogonalised in one batched product; fused projections (q, k, v; gate, up) count
+as separate matrices. Both optimisers share the gradient clipping and the learning-rate factor.
+``torch.optim.Muon`` uses bfloat16 on every device and one matrix at a time: on a CPU its updates differ by 1
+% and take 20 times as long.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from orderlens.errors import UserInputError
-from orderlens.models.small.network import Stacked
+from orderlens.models.small.network import StackedLinear
 
 
 @dataclass(frozen=True, slots=True)
 class LearningRateSchedule:
-    """Linear warm-up, a plateau, then a straight line to zero at the end of the budget.
+    """Linear warm-up, a plateau, then linear decay to zero at the end of the budget.
 
     Attributes:
-        steps: number of steps, or None to be limited by time.
+        steps: number of steps, or None for a limit in time.
         max_minutes: wall time of the whole run, earlier parts of a resumed run included, or None.
         warmup_steps: steps of linear warm-up.
         hold: share of the budget after which the decay starts.
@@ -40,20 +40,20 @@ class LearningRateSchedule:
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.max_minutes is None):
-            raise UserInputError("give the length of training either in steps or in minutes")
+            raise UserInputError("give the length of training either in steps or in minutes, not both")
         length = self.max_minutes if self.steps is None else self.steps
         if length is None or length <= 0:
             raise UserInputError(f"the length of training must be positive, not {length}")
 
     def progress(self, step: int, elapsed_s: float) -> float:
-        """Return the spent share of the budget; training ends at 1."""
+        """Return the share of the budget that is spent; training ends at 1."""
         if self.steps is not None:
             return step / self.steps
         assert self.max_minutes is not None
         return elapsed_s / (60.0 * self.max_minutes)
 
     def factor(self, step: int, elapsed_s: float) -> float:
-        """Return the learning-rate factor in [0, 1] for the step with this (0-based) number."""
+        """Return the learning-rate factor in [0, 1] for this (0-based) step."""
         warm = min(1.0, (step + 1) / max(1, self.warmup_steps))
         left = 1.0 - self.progress(step, elapsed_s)
         return warm * min(1.0, max(0.0, left) / (1.0 - self.hold))
@@ -65,7 +65,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 @dataclass(frozen=True, slots=True)
 class OptimiserSettings:
-    """Peak learning rates and the rest. Muon's update has AdamW's usual size, so the rates are comparable."""
+    """Peak learning rates and other settings. Muon's updates are scaled to the size of AdamW's."""
 
     matrix_lr: float = 5e-3
     vector_lr: float = 3e-3
@@ -87,31 +87,31 @@ def orthogonalise(matrices_NRC: Tensor, steps: int = 5) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """One matrix: some rows of a parameter, or all. ``turned``: it has more rows than columns."""
+class _Matrix:
+    """One matrix: all or some rows of a parameter. ``transposed``: it has more rows than columns."""
 
     parameter: nn.Parameter
     momentum: Tensor
     rows: slice
-    turned: bool
+    transposed: bool
 
     def direction(self, keep: float) -> Tensor:
-        """Add the gradient to the momentum and return where Nesterov looks, wide side up."""
+        """Add the gradient to the momentum; return the Nesterov direction, transposed to rows ≤ columns."""
         assert self.parameter.grad is not None
         gradient, momentum = self.parameter.grad[self.rows], self.momentum[self.rows]
         momentum.lerp_(gradient, 1 - keep)
-        ahead = gradient.lerp(momentum, keep)
-        return ahead.mT if self.turned else ahead
+        nesterov = gradient.lerp(momentum, keep)
+        return nesterov.mT if self.transposed else nesterov
 
     def move(self, update: Tensor, decay: float, size: float) -> None:
-        """Shrink the matrix and add the update."""
+        """Apply weight decay and the update."""
         weight = self.parameter[self.rows]
         weight.mul_(1 - decay)
-        weight.add_(update.mT if self.turned else update, alpha=-size)
+        weight.add_(update.mT if self.transposed else update, alpha=-size)
 
 
 class Muon:
-    """The matrix half of the optimiser."""
+    """The optimiser of the weight matrices."""
 
     def __init__(
         self,
@@ -124,17 +124,17 @@ class Muon:
         Args:
             named: the weight matrices.
             settings: momentum and decay.
-            stacked: rows of each matrix in a parameter that stacks several, by its name.
+            stacked: parameter name → rows of each matrix, for parameters that stack several matrices.
         """
         self._settings = settings
         self._names = [name for name, _ in named]
         self._momentum = [torch.zeros_like(parameter) for _, parameter in named]
-        self._groups: dict[tuple[int, int], list[_Piece]] = defaultdict(list)
+        self._groups: dict[tuple[int, int], list[_Matrix]] = defaultdict(list)
         for (name, parameter), momentum in zip(named, self._momentum, strict=True):
             sizes = (stacked or {}).get(name, (len(parameter),))
             for end, rows in zip(accumulate(sizes), sizes, strict=True):
                 columns = parameter.shape[1]
-                piece = _Piece(parameter, momentum, slice(end - rows, end), rows > columns)
+                piece = _Matrix(parameter, momentum, slice(end - rows, end), rows > columns)
                 self._groups[min(rows, columns), max(rows, columns)].append(piece)
 
     @torch.no_grad()
@@ -157,7 +157,7 @@ class Muon:
 
 
 class Optimiser:
-    """Both rules over one model; ``step`` reads the parameters' gradients and clears nothing."""
+    """Muon and AdamW for one model; ``step`` reads the parameters' gradients and does not clear them."""
 
     def __init__(self, model: nn.Module, settings: OptimiserSettings) -> None:
         named = list(model.named_parameters())
@@ -167,14 +167,16 @@ class Optimiser:
             raise UserInputError("the model has no weight matrices to train")
         self.settings = settings
         self._parameters = [p for _, p in named]
-        stacked = {f"{name}.weight": m.sizes for name, m in model.named_modules() if isinstance(m, Stacked)}
+        stacked = {
+            f"{name}.weight": m.sizes for name, m in model.named_modules() if isinstance(m, StackedLinear)
+        }
         self._muon = Muon(matrices, settings, stacked)
         self._adam = torch.optim.AdamW(
             others, lr=settings.vector_lr, betas=settings.betas, weight_decay=0.0, fused=others[0].is_cuda
         )
 
     def step(self, factor: float) -> Tensor:
-        """Clip, update with learning rates scaled by ``factor``, return the gradient norm (no host sync)."""
+        """Clip, update with learning rates scaled by ``factor``; return the gradient norm (no host sync)."""
         norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
         self._muon.step(self.settings.matrix_lr * factor)
         for group in self._adam.param_groups:
@@ -183,10 +185,10 @@ class Optimiser:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of both rules."""
+        """Return the state of both optimisers."""
         return {"muon": self._muon.state_dict(), "adam": self._adam.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of both rules."""
+        """Restore the state of both optimisers."""
         self._muon.load_state_dict(state["muon"])
         self._adam.load_state_dict(state["adam"])

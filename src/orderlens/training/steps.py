@@ -1,6 +1,6 @@
-"""What every training run does around its steps: batches, budget, log, checkpoints, interrupts.
+"""The base class of training runs: batches, budget, log, checkpoints, interrupts.
 
-A subclass says what a step is and what a checkpoint holds. Knows nothing of text, tokenizers or losses.
+A subclass defines a step and the contents of a checkpoint. Does not depend on text, tokenizers or losses.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from orderlens.training.optimiser import LearningRateSchedule
 
 CHECKPOINT, METRICS = "checkpoint.pt", "metrics.jsonl"
 FORMAT = 1
-"""Of a checkpoint."""
+"""Format version of a checkpoint."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Report = Callable[[dict[str, Any]], None]
-"""Is given each line of the log."""
+"""Receives each line of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSettings:
-    """How the steps of a run are carried out.
+    """Settings of the steps of a run.
 
     Attributes:
         window: tokens per window.
-        seed: keys the initial weights and the masks (the data have their own seed).
+        seed: seed of the initial weights and the masks (the data have another seed).
         device: ``cpu`` or ``cuda``.
-        log_every: steps between two lines of the log; the host waits for the device only here.
+        log_every: steps between two lines of the log; only then the host waits for the device.
         validate_every: steps between two held-out losses (0: never).
-        refresh_every: steps between two looks for new shards (0: never).
+        refresh_every: steps between two checks for new shards (0: never).
     """
 
     window: int = 512
@@ -55,7 +55,7 @@ class StepSettings:
 
 
 class TrainingRun(ABC):
-    """A run in one folder: how far it is, and what it goes on with."""
+    """A training run in one folder: its progress, settings and data."""
 
     settings: StepSettings
     schedule: LearningRateSchedule
@@ -77,19 +77,19 @@ class TrainingRun(ABC):
 
     @abstractmethod
     def checkpoint(self) -> None:
-        """Write the run's whole state."""
+        """Write the complete state of the run."""
 
     @abstractmethod
-    def gap_seconds(self, worked_s: float) -> float:
-        """Return the seconds between two checkpoints after so many seconds of work."""
+    def checkpoint_interval(self, worked_s: float) -> float:
+        """Return the seconds until the next checkpoint after ``worked_s`` seconds of work."""
 
-    def remarks(self) -> dict[str, Any]:
-        """Return what a line of the log says besides what all runs say."""
+    def extra_log_fields(self) -> dict[str, Any]:
+        """Return further fields of a log line."""
         return {}
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that were trained on."""
+        """Number of tokens trained on so far."""
         return self.step * sum(self.mixture.rows.values()) * self.settings.window
 
     def on_device(self, windows: Tokens) -> Tensor:
@@ -100,17 +100,17 @@ class TrainingRun(ABC):
         return host.to(self.device, non_blocking=True)
 
     def heldout_batch(self, size: int) -> Tokens:
-        """Return as many held-out windows, repeated where there are fewer: compiled passes want one shape."""
+        """Return ``size`` held-out windows, repeated if there are fewer: compiled passes need one shape."""
         return self.heldout[[index % len(self.heldout) for index in range(size)]]
 
-    def spend(self, report: Report | None, began: float | None = None) -> dict[str, Any]:
+    def train_until_budget(self, report: Report | None, began: float | None = None) -> dict[str, Any]:
         """Train until the budget is spent, with a checkpoint at the end; return the last line of the log.
 
         An interrupt (SIGINT, SIGTERM) takes effect after the running step, with a checkpoint written.
 
         Args:
-            report: is given each line of the log.
-            began: when this stretch of work began, by ``time.monotonic``; now by default.
+            report: receives each line of the log.
+            began: start of this part of the work, by ``time.monotonic``; now by default.
         """
         self._started = (time.monotonic() if began is None else began) - self.elapsed_s
         reader = BatchReader(self.mixture, self.step, self.settings.refresh_every)
@@ -138,7 +138,7 @@ class TrainingRun(ABC):
             if self.step % self.settings.log_every == 0 or self.step == self.schedule.steps:
                 last = self._log(loss, norm, factor, report)
             now = time.monotonic()
-            if now - saved > self.gap_seconds(now - begun):
+            if now - saved > self.checkpoint_interval(now - begun):
                 self.checkpoint()
                 saved = time.monotonic()
         return last
@@ -153,7 +153,7 @@ class TrainingRun(ABC):
         line: dict[str, Any] = {
             "step": self.step,
             "loss": round(value, 5),
-            **self.remarks(),
+            **self.extra_log_fields(),
             "grad_norm": round(float(norm), 5),
             "lr_factor": round(factor, 5),
             "progress": round(self.schedule.progress(self.step, self.elapsed_s), 5),
@@ -171,7 +171,7 @@ class TrainingRun(ABC):
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write ``state`` so that ``path`` is always a whole checkpoint, the old one or the new one."""
+    """Write ``state`` atomically: ``path`` is always a complete checkpoint, the old one or the new one."""
     with replacing(path) as fresh, fresh.open("wb") as stream:
         torch.save({"format": FORMAT, **state}, stream)
 
@@ -183,16 +183,19 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     except FileNotFoundError as error:
         raise ModelLoadError(f"{path}: no checkpoint here; start training without --resume") from error
     except Exception as error:
-        raise ModelLoadError(f"{path}: not a training checkpoint ({type(error).__name__})") from error
+        raise ModelLoadError(
+            f"{path}: not a training checkpoint ({type(error).__name__}); train without --resume"
+        ) from error
     if state.get("format") != FORMAT:
         raise ModelLoadError(f"{path}: checkpoint format {state.get('format')}, expected {FORMAT}")
     return state
 
 
 class DeferredSignals:
-    """Notes SIGINT and SIGTERM instead of acting on them; a second one acts at once.
+    """Defers SIGINT and SIGTERM; a second signal takes effect immediately.
 
-    Only where Python handles them (a default SIGTERM still ends the process), and only in the main thread.
+    Applies only to signals that Python handles (a default SIGTERM still ends the process), in the main
+    thread.
     """
 
     def __init__(self) -> None:
@@ -220,6 +223,6 @@ class DeferredSignals:
         self.pending = number
 
     def deliver(self) -> None:
-        """Act on the signal that came, if one did."""
+        """Deliver the deferred signal, if there is one."""
         if self.pending is not None:
             self._before[self.pending](self.pending, None)

@@ -1,7 +1,7 @@
 """Validation: the any-order bound, and log P/n of fixed texts under fixed orders.
 
-Simple batched code for windows of token ids, made to check a training run; it shares nothing with the cached
-decoder, and tests hold the two against each other. Orders here are forced, reverse and random inside blocks.
+Simple batched code for windows of token ids, to check a training run. It shares no code with the cached
+decoder, and tests compare the two. Orders are forced, reverse and random inside blocks.
 
 Shape letters: B batch, T window, S streams × T.
 """
@@ -45,7 +45,7 @@ def any_order_bound(model: Transformer, windows_BT: Tensor, draws: int = 4, seed
 
 
 def _permutation_bound(model: Transformer, windows_BT: Tensor, draws: int, seed: int) -> float:
-    """The same bound, of which every draw gives all conditionals along one order per window."""
+    """Return the same bound; every draw gives all conditionals along one order per window."""
     loss, (batch, length) = PermutationLoss(model), windows_BT.shape
     total = 0.0
     for draw in range(draws):
@@ -78,8 +78,8 @@ def _places(order: str, count: int, shuffled: object) -> object:
 def order_log_probs(model: Transformer, windows_BT: Tensor, ranks_BT: Tensor) -> Tensor:
     """Return each target token's log-probability at the step that reveals it, [B, T]; 0 for the prompt.
 
-    Block-causal models advance all blocks side by side, one pass per step inside the block; models with full
-    attention take one pass per token, later blocks wholly hidden.
+    Block-causal models decode all blocks in parallel, one pass per step inside the block. Models with full
+    attention take one pass per token, with later blocks hidden.
     """
     if model.config.attention != "block-causal":
         ranks_BT = _across_blocks(ranks_BT, model.config.block_size)
@@ -92,7 +92,7 @@ def order_log_probs(model: Transformer, windows_BT: Tensor, ranks_BT: Tensor) ->
 
 
 def _across_blocks(ranks_BT: Tensor, block_size: int) -> Tensor:
-    """Turn steps inside blocks into steps of the whole trace, blocks left to right."""
+    """Convert steps inside blocks to steps of the whole trace, blocks left to right."""
     block = torch.arange(ranks_BT.shape[1], device=ranks_BT.device) // block_size
     key = torch.where(ranks_BT < 0, -1, block * block_size + ranks_BT)
     order = key.argsort(dim=1, stable=True).argsort(dim=1)
@@ -104,7 +104,7 @@ def _target_log_probs(model: Transformer, noisy_BT: Tensor, clean_BT: Tensor) ->
 
 
 def _log_probs(model: Transformer, hidden: Tensor, targets_BT: Tensor) -> Tensor:
-    """Return log p(target) [B, T] over the tokens that can be revealed, which the mask id is not."""
+    """Return log p(target) [B, T] over all tokens except the mask id."""
     logits_BTV = functional.linear(hidden, model.embedding.weight).float()
     logits_BTV[..., model.config.mask_id] = -torch.inf
     return logits_BTV.log_softmax(-1).gather(-1, targets_BT[..., None]).squeeze(-1)

@@ -1,4 +1,4 @@
-"""``theory check``: each claim is computed, and what stands is that of the audit."""
+"""``theory check``: each claim is computed, and the outcomes are those of the audit."""
 
 from __future__ import annotations
 

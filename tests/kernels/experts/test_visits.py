@@ -71,7 +71,7 @@ def check_visits(visits: Any, ids: Any) -> None:
 
 
 def check_plan(plan: Any, ids: Any, n_experts: int, block_m: int) -> None:
-    """Every assignment stands once, by expert and in order; tiles are full but for an expert's last one."""
+    """Every assignment occurs once, by expert and in order; tiles are full except an expert's last one."""
     flat, order = ids.flatten(), plan.order_A.cpu().long()
     assert order.tolist() == flat.argsort(stable=True).tolist()
     tiles = plan.tiles_M3[: int(plan.used)].tolist()

@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="Triton is not installed (the dev extra has
 @pytest.mark.parametrize("heated", [False, True])
 def test_every_reading_with_ties_and_static_chains(heated: bool) -> None:
     from orderlens.decode.passes import NextRows
-    from orderlens.decode.speculate_torch import choose_by_kernel, choose_plainly
+    from orderlens.decode.speculate_torch import choose_by_kernel, choose_in_torch
     from orderlens.rules.orders.protocol import READINGS
 
     numbers = np.random.default_rng(0)
@@ -36,7 +36,7 @@ def test_every_reading_with_ties_and_static_chains(heated: bool) -> None:
     found = [tensor.to(DEVICE) for tensor in found]
     for kind in range(len(READINGS) if heated else len(READINGS) - 1):
         kind_C = np.where(np.arange(len(n_C)) % 3 == 2, 0, kind)
-        expected, got = choose_plainly(found, following, kind_C), choose_by_kernel(found, following, kind_C)
+        expected, got = choose_in_torch(found, following, kind_C), choose_by_kernel(found, following, kind_C)
         assert (expected[3] is None) == (not heated)
         for one, other in zip(expected, got, strict=True):
             assert one is other is None or (one.dtype == other.dtype and torch.equal(one, other))

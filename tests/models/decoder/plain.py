@@ -86,12 +86,12 @@ def qwen_logits(tensors, config, ids, seen=None):
 
 
 def shifted(logits):
-    """Row i − 1 speaks about position i, and row 0 about position 0 as well."""
+    """Row i − 1 predicts position i, and row 0 also predicts position 0."""
     return torch.cat((logits[:1], logits[:-1]))
 
 
 def logits_of(tensors, config, ids, block=None):
-    """The family's logits, realigned: row i speaks about position i."""
+    """The family's logits, realigned: row i predicts position i."""
     ids = torch.as_tensor(ids)
     kind = config["model_type"]
     if kind == "llada":

@@ -62,7 +62,7 @@ def sdar(rows, prompt, length, block, mask):
 
 
 def fast_dllm(raw, prompt, length, block, small, mask):
-    """``generate`` of Fast-dLLM v2 with threshold 1: the next block's first token, then sub-blocks in turn.
+    """``generate`` of Fast-dLLM v2 with threshold 1: the next block's first token, then its sub-blocks.
 
     ``raw(x)`` gives the rows as the network does, not realigned, the mask excluded.
     """

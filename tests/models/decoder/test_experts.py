@@ -7,6 +7,7 @@ import torch
 
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.experts import grouped_product, loop_over_experts, sort_by_expert
+from orderlens.models.decoder.float8 import Matrix
 from orderlens.models.decoder.weights import MappedExperts
 
 E, F, C, T, K = 7, 32, 64, 11, 3
@@ -45,7 +46,7 @@ def test_the_loop_equals_the_definition(problem: Any) -> None:
 
 def test_mapped_experts_in_another_dtype(problem: Any) -> None:
     x, ids, weights, experts = problem
-    halves = MappedExperts(tuple(tuple(p.bfloat16() for p in experts.matrices(e)) for e in range(E)))
+    halves = MappedExperts(tuple(tuple(Matrix(p.bfloat16()) for p in experts.matrices(e)) for e in range(E)))
     rounded = StackedExperts(experts.gate_up_EFC.bfloat16().float(), experts.down_ECF.bfloat16().float())
     found = loop_over_experts(x, ids, weights, halves)
     assert torch.allclose(found.double(), directly(x, ids, weights, rounded), atol=1e-5)

@@ -25,6 +25,9 @@ INTERPRETED, DEVICE, DTYPE = kernel_place()  # kernels are imported by nothing e
 ROUGH = 1e-5 if INTERPRETED else 3e-2
 
 
+EXPERTS = {"hidden_size": 64, "n_experts": 8, "n_active": 2, "expert_width": 32, "qk_norm": True}
+
+
 def shape(**changes: Any) -> DecoderConfig:
     values: dict[str, Any] = {
         "vocab_size": 40,
@@ -65,7 +68,13 @@ def test_whole_canvases(changes: dict[str, Any], size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"qk_norm": True, "qkv_bias": True}, {"n_heads": 3, "exact_rotary": True}],  # the second: smol's groups
+    [
+        {"qk_norm": True, "qkv_bias": True},
+        {"n_heads": 3, "exact_rotary": True},  # smol's groups
+        {**EXPERTS, "router": "softmax", "normalised": False, "weighted_bias": True, "expert_bias": True},
+        {**EXPERTS, "router": "softmax", "dense_layers": (0,), "n_layers": 2},
+        {**EXPERTS, "expert_capacity": 3, "n_shared": 1, "routed_scale": 2.5},
+    ],
 )
 def test_windows_over_a_cache(changes: dict[str, Any]) -> None:
     config = shape(attention="block-causal", **changes)

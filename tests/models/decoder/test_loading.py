@@ -68,7 +68,7 @@ def test_published_ids_are_the_last_resort(tmp_path: Path) -> None:
 
 
 def test_a_model_without_an_end(tmp_path: Path) -> None:
-    """Nobody says what ends a text, and the published id is not in the vocabulary: nothing does."""
+    """No file states an EOS, and the published id is not in the vocabulary: there is no EOS."""
     write_dense(tmp_path, family="sdar", tokenizer=False, eos_token_id=None)
     model = load_model(str(tmp_path), device="cpu")
     assert model.eos_ids == frozenset()
@@ -97,7 +97,7 @@ def test_block_size_of_the_configuration(tmp_path: Path, key: str, size: int) ->
         ("llada", {"layer_norm_type": None, "rope": None}, "lacks layer_norm_type, rope; without it"),
         ("llada", {"num_experts": 64}, "LLaDA-MoE"),
         ("llada", {"d_model": 30}, "d_model=30 is not a multiple of n_heads=4"),
-        ("llada", {"d_model": 12}, "3 dimensions of a head cannot be turned"),
+        ("llada", {"d_model": 12}, "rotary encoding over 3 dimensions of a head is not possible"),
         ("llada", {"n_kv_heads": 3}, "4 attention heads .* not a multiple of 3"),
         ("Dream", {"use_sliding_window": True}, "use_sliding_window=True is not supported"),
         (

@@ -33,10 +33,10 @@ def test_the_family_is_found(tmp_path, family):
 @pytest.mark.parametrize(
     ("write", "changes", "words"),
     [
-        (write_bd3lm, {"causal": True}, "causal=true is autoregressive"),
+        (write_bd3lm, {"causal": True}, "causal=true means an autoregressive"),
         (write_bd3lm, {"adaln": False}, "adaln=false is not supported"),
         (write_bd3lm, {"time_conditioning": True}, "not supported with blocks"),
-        (write_mdlm, {"mask_token_id": 97}, "mask and EOS are the same id"),
+        (write_mdlm, {"mask_token_id": 97}, "mask and EOS have the same id"),
         (write_sedd, {"graph": "uniform"}, r"graph: type='uniform' is not supported \(only absorb\)"),
         (write_sedd, {"type": "mamba"}, "model: type='mamba' is not supported"),
     ],
@@ -50,10 +50,10 @@ def test_what_is_not_carried_out_is_refused(tmp_path, write, changes, words):
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("n_heads", 5, "a width of 32 cannot be cut into 5 heads"),
+        ("n_heads", 5, "a width of 32 cannot be split into 5 heads"),
         ("cond_dim", 13, r"has shape \[192, 12\]; config.json wants \[192, 13\]"),
-        ("n_blocks", 3, r"lacks tensor backbone\.blocks\.2\.norm1"),
-        ("n_blocks", 1, r"holds tensor backbone\.blocks\.1\..*which a DDiT of this shape does not have"),
+        ("n_blocks", 3, r"lacks tensors backbone\.blocks\.2\.norm1"),
+        ("n_blocks", 1, r"holds tensors backbone\.blocks\.1\..*which a DDiT of this shape does not have"),
         ("hidden_dim", "wide", "hidden_dim='wide' must be an integer"),
     ],
 )
@@ -105,7 +105,7 @@ def test_ids_work_without_a_tokenizer(without_tokenizer, monkeypatch):
     assert without_tokenizer.log_probs([1, 2]).shape == (2, 99)
     monkeypatch.setattr(gpt2, "HUB", "hf:orderlens-tests/no-such-tokenizer")
     with pytest.raises(
-        ModelLoadError, match=r"ships no tokenizer.*tokenizer\.json into its folder.*\$ORDERLENS_GPT2"
+        ModelLoadError, match=r"has no tokenizer.*tokenizer\.json into its folder.*\$ORDERLENS_GPT2"
     ):
         without_tokenizer.tokenizer.encode("hello")
     assert without_tokenizer.tokenizer.decode([5, 6]) == "5 6"
@@ -113,9 +113,9 @@ def test_ids_work_without_a_tokenizer(without_tokenizer, monkeypatch):
 
 def test_a_named_folder_serves(without_tokenizer, tmp_path, monkeypatch):
     monkeypatch.setenv(gpt2.VARIABLE, str(tmp_path))
-    with pytest.raises(ModelLoadError, match=r"\$ORDERLENS_GPT2 is '.*', which holds no tokenizer\.json"):
+    with pytest.raises(ModelLoadError, match=r"\$ORDERLENS_GPT2 is '.*', but there is no tokenizer\.json"):
         gpt2.find_gpt2(99)
     write_letters(tmp_path, after=["<|endoftext|>"])
     assert without_tokenizer.tokenizer.decode(without_tokenizer.tokenizer.encode("hello")) == "hello"
-    with pytest.raises(ModelLoadError, match="knows ids up to 97, but the model's vocabulary has 90"):
+    with pytest.raises(ModelLoadError, match="has ids up to 97, but the model's vocabulary has 90"):
         gpt2.find_gpt2(90)

@@ -102,7 +102,7 @@ def test_mdlm_with_time_conditioning_reads_it_as_well(folder, share):
 
 @pytest.mark.parametrize("step", [0.05, 0.3])
 def test_sedd_conditionals_are_what_the_published_sampler_draws_from(folder, step):
-    """Given that a masked position is revealed, its token has our conditional's law, whatever the step."""
+    """Given that a masked position is revealed, its token follows our conditional at every step."""
     tensors = write_sedd(folder / "sedd2")
     sigma = 0.7
     model = load_sedd(folder / "sedd2", "sedd", LoadOptions(device="cpu"), sigma=sigma)

@@ -35,7 +35,7 @@ TINY = replace(
 
 
 class Cramped(ExpertNetwork):
-    """A network on a device that holds only so many windows at once."""
+    """A network on a device whose memory holds a limited number of windows."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(random_weights(TINY, "cpu", torch.float32, std=0.2), TINY)

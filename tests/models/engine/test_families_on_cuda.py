@@ -17,6 +17,17 @@ REPEATS = 4
 """Forwards of one shape: the first run plainly, the later ones are replayed from a graph."""
 
 
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-3), ("bfloat16", 0.5)])
+def test_float8_experts_on_the_gpu_give_what_the_cpu_gives(tmp_path, blocks, dtype, tolerance):
+    block = {"quant_method": "fp8", "weight_block_size": [32, 32]} if blocks else None
+    support.write_llada2(tmp_path, hidden_size=64, moe_intermediate_size=64, quantization_config=block)
+    here = load_model(str(tmp_path), device="cpu", weights="fp8")
+    there = load_model(str(tmp_path), device="cuda", dtype=dtype, weights="fp8")
+    assert here.weight_format == there.weight_format == "fp8"
+    compare(here, there, tolerance, n_flips=1 if dtype == "bfloat16" else 0)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-3), ("bfloat16", 0.5)])
 def test_sessions_on_the_gpu_give_what_the_cpu_gives(tmp_path, family, dtype, tolerance):
@@ -25,6 +36,14 @@ def test_sessions_on_the_gpu_give_what_the_cpu_gives(tmp_path, family, dtype, to
     getattr(support, f"write_{family}")(tmp_path)
     here = load_model(str(tmp_path), device="cpu")
     there = load_model(str(tmp_path), device="cuda", dtype=dtype)
+    compare(here, there, tolerance)
+
+
+def compare(here, there, tolerance, n_flips=0):
+    """Assert that a session on the GPU gives the log-probabilities of the readable forward on the CPU.
+
+    In bfloat16 a token close to a routing boundary may choose another expert: ``n_flips`` per state may.
+    """
     length = here.block_size if here.attention == "block-causal" else 3 * 8
     rng = np.random.default_rng(0)
     session = there.open_session()
@@ -38,4 +57,5 @@ def test_sessions_on_the_gpu_give_what_the_cpu_gives(tmp_path, family, dtype, to
         states = StateBatch(zeros[:1], zeros[:1], tokens[None], zeros, offsets)
         found = target_stats(session.evaluate(states), there.eos_ids, targets[offsets]).target_logprob
         expected = here.log_probs(tokens.tolist())[offsets, targets[offsets]]
-        assert np.abs(found - expected).max() < tolerance
+        differences = np.sort(np.abs(found - expected))
+        assert differences[: len(differences) - n_flips].max() < tolerance

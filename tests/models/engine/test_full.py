@@ -9,7 +9,7 @@ from torch import Tensor
 
 from orderlens.errors import UserInputError
 from orderlens.models.engine.engine import ForwardEngine
-from orderlens.models.engine.full import CanvasSession, NoCache, Uncached, canvas_engine
+from orderlens.models.engine.full import CanvasSession, NoCache, UncachedNetwork, canvas_engine
 from orderlens.models.protocol import HiddenRows, StateBatch
 
 
@@ -48,7 +48,7 @@ def values(rows: HiddenRows) -> list[list[float]]:
 
 def test_rows_come_in_the_order_asked() -> None:
     network = Sums()
-    engine = ForwardEngine(Uncached(network), NoCache(16), max_tokens=8)
+    engine = ForwardEngine(UncachedNetwork(network), NoCache(16), max_tokens=8)
     found = CanvasSession(engine, torch.zeros(10, 3), (9,), 10)
     rows = found.evaluate(states(TOKENS, [2, 0, 1, 0], [3, 1, 0, 2]))
     assert values(rows) == [[9, 3, 9], [2, 1, 10], [5, 0, 26], [3, 2, 10]]

@@ -107,9 +107,9 @@ def test_large_forwards_are_recorded_with_the_rows_that_are_wanted(
     graphed: GraphedNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graphs, "WHOLE_TOKENS", 48)
-    assert not graphed.picks(5, 8)  # padded to 6 windows of 8 tokens
+    assert not graphed.selects_rows(5, 8)  # padded to 6 windows of 8 tokens
     monkeypatch.setattr(graphs, "WHOLE_TOKENS", 47)
-    assert graphed.picks(5, 8)
+    assert graphed.selects_rows(5, 8)
     packed, wanted = windows_of(graphed, 5), np.array([3, 17, 18, 30])
     whole = graphed.network.hidden(Windows(torch.from_numpy(packed), 0), graphed.pool)
     for turn in range(PLAIN_RUNS + 2):

@@ -17,8 +17,8 @@ from orderlens.models.engine.layer_parts import (  # noqa: E402  # noqa: E402
     rotary_at,
     rotary_tables,
     rotate,
+    rotated_heads,
     swiglu,
-    turned_heads,
 )
 from orderlens.models.engine.pages import (  # noqa: E402
     PagePool,
@@ -110,7 +110,7 @@ def test_heads_are_cut_normalised_and_turned(normed: bool) -> None:
     positions = torch.tensor([[0, 5], [94, 300]])  # 300 is padding and takes the last row
     fused = normal(4, 8 * 6, seed=2)
     tables = rotary_tables(4, 100.0, shape.max_positions, CPU, torch.float32)
-    q, k, v = turned_heads(fused, norms, tables, positions, shape)
+    q, k, v = rotated_heads(fused, norms, tables, positions, shape)
     assert [tuple(part.shape) for part in (q, k, v)] == [(2, 4, 2, 6), (2, 2, 2, 6), (2, 2, 2, 6)]
     for n, w in itertools.product(range(2), repeat=2):
         place = min(int(positions[n, w]), 95)

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from orderlens.models.engine import layer_parts  # noqa: E402
-from orderlens.models.engine.layer_parts import can_pack, linear, product  # noqa: E402
+from orderlens.models.engine.layer_parts import can_pack, linear, packed_linear  # noqa: E402
 
 WIDTH, OUT = 96, 704
 
@@ -25,30 +25,30 @@ def weight() -> torch.nn.Parameter:
 def test_the_product_is_torchs(weight: torch.nn.Parameter, shape: tuple[int, ...]) -> None:
     x = torch.randn(*shape, WIDTH)
     expected = torch.nn.functional.linear(x.double(), weight.double()).float()
-    torch.testing.assert_close(product(x, weight), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(packed_linear(x, weight), expected, rtol=1e-5, atol=1e-4)
     by_columns = weight.T.contiguous().T
-    torch.testing.assert_close(product(x, by_columns), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(packed_linear(x, by_columns), expected, rtol=1e-5, atol=1e-4)
 
 
 def test_a_changed_matrix_is_packed_anew(weight: torch.nn.Parameter) -> None:
     x = torch.randn(8, WIDTH)
-    before = product(x, weight)
+    before = packed_linear(x, weight)
     weight.mul_(2)
-    torch.testing.assert_close(product(x, weight), 2 * before)
+    torch.testing.assert_close(packed_linear(x, weight), 2 * before)
     weight.data = weight.data / 4
-    torch.testing.assert_close(product(x, weight), before / 2)
+    torch.testing.assert_close(packed_linear(x, weight), before / 2)
 
 
 def test_the_packed_form_goes_with_its_matrix_and_stays_out_of_copies() -> None:
     layer, x = torch.nn.Linear(WIDTH, OUT, bias=False).requires_grad_(False), torch.randn(8, WIDTH)
-    gc.collect()  # matrices of other tests that nobody holds: they must not go while we count
+    gc.collect()  # frees unused matrices of other tests, which would change the count
     kept = len(layer_parts._packed)
-    again = product(x, layer.weight)
+    again = packed_linear(x, layer.weight)
     if not can_pack(x, layer.weight):
         pytest.skip("this build of torch has no oneDNN")
     assert len(layer_parts._packed) == kept + 1
     other = copy.deepcopy(layer)
-    torch.testing.assert_close(product(x, other.weight), again)
+    torch.testing.assert_close(packed_linear(x, other.weight), again)
     assert len(layer_parts._packed) == kept + 2
     del layer, other
     assert len(layer_parts._packed) == kept
@@ -57,7 +57,7 @@ def test_the_packed_form_goes_with_its_matrix_and_stays_out_of_copies() -> None:
 def test_gradients_and_other_types_go_through_torch(weight: torch.nn.Parameter) -> None:
     x = torch.randn(8, WIDTH, requires_grad=True)
     assert not can_pack(x, weight)
-    product(x, weight).sum().backward()
+    packed_linear(x, weight).sum().backward()
     torch.testing.assert_close(x.grad, weight.sum(0).expand(8, -1), rtol=1e-5, atol=1e-4)
     assert not can_pack(torch.randn(8, WIDTH, dtype=torch.float64), weight.double())
     with torch.inference_mode():
@@ -77,7 +77,7 @@ def test_sixteen_bits_are_widened_where_the_processor_has_no_such_products(kind,
         layer_parts.functional, "linear", lambda *given: (seen.append(given), plain(*given))[1]
     )
     found = linear(x, weight, bias)
-    assert torch.equal(product(x, weight), linear(x, weight))
+    assert torch.equal(packed_linear(x, weight), linear(x, weight))
     kinds = {part.dtype for given in seen for part in given if part is not None}
     assert kinds == {kind if fast else torch.float32}
     assert found.dtype == kind

@@ -1,4 +1,4 @@
-"""Block-causal sessions whose row i − 1 speaks about position i: what is kept before a block boundary."""
+"""Block-causal sessions whose row i − 1 predicts position i: the states stored before a block boundary."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_kept_row_costs_no_forward(model: Any, monkeypatch: pytest.MonkeyPatch
     assert calls == [1]
     first = ask(model, session, 8, window, [0])
     window[:] = model.mask_id
-    assert np.array_equal(first, ask(model, session, 8, window, [0]))  # whatever its own block shows
+    assert np.array_equal(first, ask(model, session, 8, window, [0]))  # does not depend on its own block
 
 
 def test_repeated_and_extended_slots_keep_their_own(model: Any) -> None:
@@ -83,7 +83,7 @@ def test_repeated_and_extended_slots_keep_their_own(model: Any) -> None:
     window = np.full(BLOCK, model.mask_id)
     assert np.allclose(ask(model, session, 16, window, [0], slot=1), plain(model, 16, window, [0]), atol=1e-4)
     assert np.allclose(ask(model, session, 8, window, [0], slot=0), plain(model, 8, window, [0]), atol=1e-4)
-    with pytest.raises(ValueError, match="starts at 16 but its slot has 8"):
+    with pytest.raises(ValueError, match="starts at 16, but its slot has 8"):
         ask(model, session, 16, window, [1], slot=0)
 
 
@@ -116,7 +116,7 @@ def test_blocks_of_one_position(model: Any) -> None:
 
 
 def test_a_moved_grid(model: Any) -> None:
-    """Blocks [0, 3), [3, 11): the position before 11 speaks about it."""
+    """Blocks [0, 3), [3, 11): the position before 11 predicts it."""
     session = model.open_session()
     session.prefill([IDS[:11]], [3])
     window = np.full(BLOCK, model.mask_id)

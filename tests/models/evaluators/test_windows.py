@@ -1,4 +1,4 @@
-"""Batches of windows: every window gets its own numbers whatever it shares a batch with."""
+"""Batches of windows: a window's numbers do not depend on the rest of its batch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from orderlens.models.evaluators.windows import Window, picked_log_probs, start_
 CPU = torch.device("cpu")
 
 
-def told_apart(tokens_NW, lengths_N, places_R, targets_R):
-    """Stands in for a network: −(10 · the token before + the target) / 7; keeps the batch's shape."""
-    told_apart.shapes.append((*tokens_NW.shape, *lengths_N.tolist()))
+def stub_network(tokens_NW, lengths_N, places_R, targets_R):
+    """A stub network: −(10 · previous token + target) / 7; records the batch's shape."""
+    stub_network.shapes.append((*tokens_NW.shape, *lengths_N.tolist()))
     return -(10 * tokens_NW.flatten()[places_R] + targets_R).float() / 7
 
 
@@ -31,13 +31,13 @@ def test_numbers_do_not_depend_on_the_batch(batch_tokens: int) -> None:
         window(3, 4, 1, last=False),
         window(3, 3, 2),
     ]
-    told_apart.shapes, done = [], []
-    rows = start_windows(windows, told_apart, CPU, batch_tokens, done.append)()
+    stub_network.shapes, done = [], []
+    rows = start_windows(windows, stub_network, CPU, batch_tokens, done.append)()
     for item, row in zip(windows, rows, strict=True):
         scored = item.ids[len(item.ids) - item.n_scored :]
         np.testing.assert_array_equal(row, (-(10 * (scored - 1) + scored) / np.float32(7)).astype(np.float32))
     assert sum(done) == 4, "a text is done with its last window"
-    padded = [count * width for count, width, *_ in told_apart.shapes]
+    padded = [count * width for count, width, *_ in stub_network.shapes]
     assert max(padded) <= max(batch_tokens, 8)
     assert len(padded) == {1: 5, 9: 3, 10_000: 1}[batch_tokens]
 

@@ -21,7 +21,7 @@ def bert(tensors, tokens, *, heads, layers):
 
 
 def roberta(tensors, tokens, *, heads, layers, padding=1):
-    """The same, with positions that start behind the padding id's."""
+    """The same, with positions that start after the padding id."""
     w = Weights(tensors, "roberta.")
     positions = padding + 1 + np.arange(len(tokens))
     x = w["embeddings.word_embeddings"][tokens] + w["embeddings.position_embeddings"][positions]

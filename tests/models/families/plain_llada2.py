@@ -1,4 +1,4 @@
-"""The published definition of LLaDA-2: one sequence, every expert in turn, float32, no cache.
+"""The published definition of LLaDA-2: one sequence, one expert after another, float32, no cache.
 
 Reads tensors by their published names and shares no code with the package.
 

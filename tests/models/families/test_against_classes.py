@@ -1,4 +1,4 @@
-"""Decoding through our engine beside the classes of transformers themselves, with unusual options."""
+"""Decoding through our engine, compared with the transformers classes, with unusual options."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def rows(network: Any, tokens: np.ndarray) -> np.ndarray:
     ids, hidden = torch.tensor(tokens)[None], np.flatnonzero(tokens == MASK)
     if type(network).__name__.startswith("XLNet"):
         unseen = (ids == MASK).float()[:, None].expand(1, len(tokens), len(tokens))
-        asked = torch.eye(len(tokens))[hidden]
-        found = [network(ids, perm_mask=unseen, target_mapping=one[None, None]).logits[0, 0] for one in asked]
+        one_hot = torch.eye(len(tokens))[hidden]
+        found = [
+            network(ids, perm_mask=unseen, target_mapping=one[None, None]).logits[0, 0] for one in one_hot
+        ]
         logits = torch.stack(found)
     else:
         logits = network(input_ids=ids).logits[0, hidden]

@@ -113,7 +113,7 @@ def test_a_lower_precision_is_another_model(model):
 
 
 def test_hidden_ids_have_no_influence_on_xlnet(tmp_path):
-    """Except where nothing is revealed: then the published attention reads all of them alike."""
+    """Except if nothing is revealed: then the published attention reads all positions equally."""
     tensors = write_xlnet(tmp_path)
     tokens = np.arange(10, 10 + LENGTH)
     hidden = np.arange(LENGTH) % 3 == 0
@@ -128,10 +128,10 @@ def test_hidden_ids_have_no_influence_on_xlnet(tmp_path):
 @pytest.mark.parametrize(
     ("write", "change", "words"),
     [
-        (write_bert, {"is_decoder": True}, "is_decoder=true is autoregressive"),
-        (write_bert, {"vocab_size": 90}, "tokenizer knows ids up to 101, but the model's vocabulary has 90"),
+        (write_bert, {"is_decoder": True}, "is_decoder=true means an autoregressive"),
+        (write_bert, {"vocab_size": 90}, "tokenizer has ids up to 101, but the model's vocabulary has 90"),
         (write_bert, {"hidden_size": 36}, "another shape|cannot be read as BertForMaskedLM"),
-        (write_bert, {"rope_scaling": {"rope_type": "yarn"}}, "cannot be read as BertForMaskedLM: .*rope"),
+        (write_bert, {"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling=.*is not supported"),
         (write_roberta, {"pad_token_id": 4000}, "pad_token_id=4000 is outside the vocabulary"),
         (write_xlnet, {"bi_data": True}, "bi_data=true is not supported"),
         (write_xlnet, {"attn_type": "uni"}, "attn_type='uni' is not supported"),

@@ -14,7 +14,7 @@ import torch
 
 from orderlens.models.decoder.config import DecoderConfig
 from orderlens.models.decoder.model import DecoderModel
-from orderlens.models.decoder.torch_ops import tables_of
+from orderlens.models.decoder.torch_ops import rotary_tables_of
 from orderlens.models.engine.layer_parts import rotate
 from orderlens.models.engine.model import block_causal
 from orderlens.models.families.llada2 import load_llada2, parse_config
@@ -231,7 +231,7 @@ def test_rotation_by_hand(parts: Any) -> None:
     """Two rotating pairs (0, 2) and (1, 3), at position 3, the rest untouched."""
     config = replace(parts[1], rotary=4, head_width=6, rope_theta=100.0, max_positions=8)
     x = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    cos, sin = (table[3] for table in tables_of(config, torch.device("cpu"), torch.float64))
+    cos, sin = (table[3] for table in rotary_tables_of(config, torch.device("cpu"), torch.float64))
     turned = rotate(x.double()[None, None, None], cos, sin)[0, 0, 0].tolist()
     a, b = 3 * 1.0, 3 * 0.1
     expected = [
@@ -248,8 +248,8 @@ def test_rotation_by_hand(parts: Any) -> None:
 
 
 def test_rotary_tables_are_rounded_to_the_dtype(parts: Any) -> None:
-    cos, _ = tables_of(parts[1], torch.device("cpu"), torch.bfloat16)
-    exact, _ = tables_of(parts[1], torch.device("cpu"), torch.float32)
+    cos, _ = rotary_tables_of(parts[1], torch.device("cpu"), torch.bfloat16)
+    exact, _ = rotary_tables_of(parts[1], torch.device("cpu"), torch.float32)
     assert cos.dtype == torch.bfloat16
     assert torch.equal(cos, exact.bfloat16())
 

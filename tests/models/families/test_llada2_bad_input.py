@@ -99,14 +99,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "damaged tokenizer": (rewrite("tokenizer.json", b"{}"), "tokenizer.json cannot be read"),
     "damaged tokenizer settings": (rewrite("tokenizer_config.json", b"["), "cannot be read as JSON"),
     "EOS outside": (edit_config(eos_token_id=500), "EOS id 500 is outside the vocabulary of 112"),
-    "EOS that is no number": (edit_config(eos_token_id="end"), "eos_token_id"),
-    "mask that is no number": (edit_config(mask_token_id="[M]"), "mask_token_id"),
+    "EOS that is not a number": (edit_config(eos_token_id="end"), "eos_token_id"),
+    "mask that is not a number": (edit_config(mask_token_id="[M]"), "mask_token_id"),
     "unsupported activation": (edit_config(hidden_act="gelu"), "hidden_act='gelu' is not supported"),
     "unsupported scaling": (edit_config(rope_scaling={"type": "yarn", "factor": 4}), "rope type 'yarn'"),
-    "size that is no number": (edit_config(hidden_size="wide"), "hidden_size='wide' must be an integer"),
-    "sizes of another model": (edit_config(num_hidden_layers=4), "lacks tensor model.layers.3"),
+    "size that is not a number": (edit_config(hidden_size="wide"), "hidden_size='wide' must be an integer"),
+    "sizes of another model": (edit_config(num_hidden_layers=4), "lacks tensors model.layers.3"),
     "widths of another model": (edit_config(moe_intermediate_size=16), "config.json wants"),
-    "another family": (edit_config(model_type="mamba"), "of no known family"),
+    "another family": (edit_config(model_type="mamba", architectures=None), "belongs to no known family"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
     "damaged config": (rewrite("config.json", b"\xff"), "config.json"),
 }
@@ -135,7 +135,7 @@ def test_a_damaged_checkpoint_is_one_line(
         (["--device", "abacus"], "device 'abacus' is unknown"),
         (["--dtype", "int3"], "dtype 'int3' is unknown"),
         (["--block-size", "0"], "--block-size 0 must be at least 1"),
-        (["--block-size", "99999"], "block_size=99999 must lie between 1 and 512"),
+        (["--block-size", "99999"], "block_size=99999 must be between 1 and 512"),
         (["--max-new-tokens", "600"], "8 prompt + 600 tokens need 608 positions"),
     ],
 )
@@ -156,7 +156,7 @@ def test_a_prompt_longer_than_the_context(
     assert generate(folder, tmp_path / "run", "x" * 32769) == 2
     error = capsys.readouterr().err
     assert "sample 'a': 32769 prompt + 4 tokens need 32800 positions" in error
-    assert "has 32768; shorten one of them" in error
+    assert "has 32768; shorten prompt or target" in error
     assert error.strip().count("\n") == 0
 
 
@@ -197,7 +197,9 @@ def test_a_cache_that_cannot_grow_costs_nothing(
     small_pool(monkeypatch, 20)
     run = ol.generate(cramped, samples, "max-prob,random", **wanted)
     assert cramped.engine.pool.n_pages == 20
-    assert caplog.messages == ["out of memory with 12 sequences at once; going on with 6, nothing is lost"]
+    assert caplog.messages == [
+        "out of memory with 12 sequences per batch; retrying with 6, no results are lost"
+    ]
     found, expected = (one.reveals().to_pandas() for one in (run, whole))
     same = ["sample_id", "order", "step", "position", "token_id"]
     assert found[same].equals(expected[same])
@@ -220,7 +222,9 @@ def test_weights_larger_than_the_gpu(checkpoint: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1024, 2048))
     values = json.loads((checkpoint[0] / "config.json").read_text())
     config = parse_config(values)
-    with pytest.raises(ModelLoadError, match=r"the weights need 0\.0 GB on cuda:0, more than is free"):
+    with pytest.raises(
+        ModelLoadError, match=r"the weights need 0\.0 GB on cuda:0, more than its free memory"
+    ):
         expert_place("auto", config, torch.device("cuda:0"), torch.float32)
     assert expert_place("host", config, torch.device("cuda:0"), torch.float32) == "host"
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (141e9, 141e9))  # flash on one H200
@@ -230,7 +234,7 @@ def test_weights_larger_than_the_gpu(checkpoint: Any, monkeypatch: pytest.Monkey
 
 
 def test_experts_never_exist_twice(checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a layer's experts are stacked, at most two experts' matrices are in memory beside the stack.
+    """While a layer's experts are stacked, memory holds at most two experts' matrices more than the stack.
 
     Layers load side by side, so the count is kept per layer: how many of them overlap is the scheduler's.
     """

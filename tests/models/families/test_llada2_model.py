@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.reference import generate_plainly, score_plainly
+from orderlens.decode.reference import reference_generate, reference_score
 from orderlens.decode.score import score_batch
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.abilities import chat_template
@@ -153,7 +153,7 @@ def encoded(prompt: int, target: int, seed: int) -> EncodedSample:
 
 
 def test_scoring_equals_the_plain_decoder(model: DecoderModel) -> None:
-    """Prompt tails inside the first block, targets that end inside a block, several orders at once."""
+    """Prompt tails inside the first block, targets that end inside a block, several orders in one batch."""
     small = model.with_block_size(8)
     samples = [encoded(11, 9, 1), encoded(16, 8, 2)]
     orders = parse_policies(ORDERS)
@@ -161,7 +161,7 @@ def test_scoring_equals_the_plain_decoder(model: DecoderModel) -> None:
     for s, sample in enumerate(samples):
         for o, order in enumerate(orders):
             mine = (columns["sample"] == s) & (columns["order"] == o)
-            plain = score_plainly(small, sample, order)
+            plain = reference_score(small, sample, order)
             assert columns["position"][mine].tolist() == [reveal.position for reveal in plain]
             assert np.abs(columns["logq"][mine] - [reveal.logq for reveal in plain]).max() < 1e-4
 
@@ -188,7 +188,7 @@ def test_generating_equals_the_plain_decoder(
     for s, sample in enumerate(samples):
         for o, order in enumerate(orders):
             mine = (columns["sample"] == s) & (columns["order"] == o)
-            plain = generate_plainly(small, sample, order, 10, temperature=temperature, stop_at_eos=False)
+            plain = reference_generate(small, sample, order, 10, temperature=temperature, stop_at_eos=False)
             assert columns["position"][mine].tolist() == [reveal.position for reveal in plain]
             assert columns["token_id"][mine].tolist() == [reveal.token for reveal in plain]
             assert np.abs(columns["logq"][mine] - [reveal.logq for reveal in plain]).max() < 1e-4

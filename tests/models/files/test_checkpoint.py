@@ -54,9 +54,11 @@ def test_most_numbers_decide_the_main_dtype(tmp_path: Path) -> None:
     ("expected", "optional", "message"),
     [
         (SHAPES | {"c": (1,)}, (), "lacks tensor c"),
-        (SHAPES | {"c": (1,), "d": (1,)}, (), "lacks tensor c and 1 more"),
+        (SHAPES | {"c": (1,), "d": (1,)}, (), "lacks tensors c, d"),
         (SHAPES | {"c": (1,)}, ("c",), None),
         ({"a": (2, 3)}, (), "holds tensor b, which a model does not have"),
+        (SHAPES | dict.fromkeys("cdefgh", (1,)), (), "lacks tensors c, d, e, f and 2 more"),
+        ({"a": (2, 3), "c": (1,)}, (), "lacks tensor c and holds tensor b, which a model does not have"),
         (SHAPES | {"a": (3, 2)}, (), r"tensor a has shape \[2, 3\]; config.json wants \[3, 2\]"),
     ],
 )
@@ -87,9 +89,9 @@ def test_an_index_says_which_files_count(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("weight_map", "message"),
     [
-        ({"a": "one.safetensors", "z": "one.safetensors"}, "the index names tensor z, which no shard holds"),
+        ({"a": "one.safetensors", "z": "one.safetensors"}, "the index names tensor z, which is in no shard"),
         ({"a": "three.safetensors"}, "shard three.safetensors missing; download the checkpoint again"),
-        ({"a": "x", "b": "y"}, "shard x and 1 more missing"),
+        ({"a": "x", "b": "y"}, "shards x, y missing"),
         ({}, "has no weight_map"),
         ([], "has no weight_map"),
         (None, "has no weight_map"),

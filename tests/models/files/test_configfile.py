@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.evaluators.hf import load_hf_evaluator
-from orderlens.models.files.configfile import Values, read_json
+from orderlens.models.files.configfile import ConfigValues, read_json
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.models.loading import load_model
 
@@ -37,7 +37,7 @@ JSON = (
 def test_a_wrong_value_is_named_with_what_it_must_be(take, said):
     given_values = {"layers": 2.5, "width": 9, "eps": 0, "tied": True, "attention": "odd", "mask": 5}
     with pytest.raises(ModelLoadError) as caught:
-        take(Values(given_values | {"empty": None}))
+        take(ConfigValues(given_values | {"empty": None}))
     assert str(caught.value).startswith("config.json: ")
     assert said in str(caught.value)
 
@@ -45,7 +45,7 @@ def test_a_wrong_value_is_named_with_what_it_must_be(take, said):
 @given(JSON)
 def test_whatever_stands_there_is_a_good_value_or_one_short_line(value):
     """Every reader gives a value of its kind or one line; nothing else can come out."""
-    values = Values({"key": value})
+    values = ConfigValues({"key": value})
     for take, fits in (
         (values.integer, lambda found: type(found) is int and found >= 1),
         (values.number, lambda found: type(found) is float and 0 < found < math.inf),
@@ -81,7 +81,7 @@ def test_a_file_that_is_no_object_is_refused(tmp_path, text, said):
     [
         (lambda: HiddenMarkovModel(n_states=0), "states=0 and block=32 must be at least 1"),
         (lambda: HiddenMarkovModel(attention="causal"), "attention=causal must be one of"),
-        (lambda: HiddenMarkovModel(n_characters=1), "characters=1 must lie between 2"),
+        (lambda: HiddenMarkovModel(n_characters=1), "characters=1 must be between 2"),
         (lambda: load_model("tiny:3"), "model 'tiny:3': tiny takes no options"),
         (lambda: load_model("smol:3"), "model 'smol:3': smol takes no options"),
         (lambda: load_hf_evaluator(""), "needs a name; write hf:ORG/NAME"),

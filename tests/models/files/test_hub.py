@@ -94,7 +94,7 @@ def test_not_cached_and_offline(cache: Path) -> None:
 
 @pytest.mark.usefixtures("online")
 def test_unreachable_hub(cache: Path) -> None:
-    with socket.socket() as deaf:  # bound, so that nobody else gets the port, but not listening
+    with socket.socket() as deaf:  # bound, so that no other process gets the port, but not listening
         deaf.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         with pytest.raises(ModelLoadError, match="hf:org/other") as caught:

@@ -35,7 +35,7 @@ def pieces(folder: Path, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "text", "expected"),
     [
-        ("DreamTokenizer", "12 ab", ["1", "2", " ab"]),  # every digit is a word of its own
+        ("DreamTokenizer", "12 ab", ["1", "2", " ab"]),  # every digit is a separate word
         ("Qwen2Tokenizer", "12 ab", ["1", "2", " ab"]),
         ("GPT2Tokenizer", "12 ab", ["12", " ab"]),
         ("DreamTokenizer", "!\nab", ["!\n", "ab"]),  # a line's end belongs to the sign before it
@@ -72,12 +72,12 @@ def test_composed_letters(tmp_path: Path) -> None:
     [
         (
             {"tokenizer_class": "LlamaTokenizer"},
-            "calls the tokenizer LlamaTokenizer; readable without it are",
+            "its tokenizer_class LlamaTokenizer cannot be read without it; supported classes",
         ),
-        ({}, "calls the tokenizer None"),
+        ({}, "tokenizer_class None"),
         (
             {"tokenizer_class": "DreamTokenizer", "added_tokens_decoder": {"300": {"content": "<x>"}}},
-            "gives '<x>' the id 300; after vocab.json it would be 260",
+            "gives '<x>' the id 300, but vocab.json implies 260",
         ),
     ],
 )

@@ -11,10 +11,10 @@ import pytest
 tokenizers = pytest.importorskip("tokenizers")
 
 from orderlens.errors import ModelLoadError, UserInputError  # noqa: E402
-from orderlens.models.files.roles import IdsOnly, Published, TokenRoles, find_roles  # noqa: E402
+from orderlens.models.files.roles import IdsOnlyTokenizer, PublishedTokens, TokenRoles, find_roles  # noqa: E402
 from orderlens.models.files.tokenizer import FastTokenizer  # noqa: E402
 
-PUBLISHED = Published(mask_id=9, mask_tokens=("[M]", "<mask>"), eos_id=8, turn_ends=("<end>",))
+PUBLISHED = PublishedTokens(mask_id=9, mask_tokens=("[M]", "<mask>"), eos_id=8, turn_ends=("<end>",))
 WORDS = {"a": 0, "b": 1, "<s>": 2, "</s>": 3, "<mask>": 4, "<end>": 5, "[M]": 6}
 
 
@@ -118,9 +118,9 @@ def test_ids_that_cannot_be(made, config: dict[str, Any], message: str) -> None:
 
 
 def test_without_a_tokenizer_ids_are_spelled_and_text_is_refused() -> None:
-    assert IdsOnly().decode([3, 14]) == "3 14"
+    assert IdsOnlyTokenizer().decode([3, 14]) == "3 14"
     with pytest.raises(UserInputError, match=r"no tokenizer.json, so the text 'hello' cannot be encoded"):
-        IdsOnly().encode("hello")
+        IdsOnlyTokenizer().encode("hello")
 
 
 def test_an_empty_list_names_nothing(made) -> None:

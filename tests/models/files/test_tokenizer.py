@@ -89,8 +89,16 @@ def test_pairs_are_one_text_cut_at_the_first_token_of_the_continuation(prompt: s
 
 
 def test_a_boundary_that_no_token_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orderlens.models.files.tokenizer._AT_ONCE", 2)
+    monkeypatch.setattr("orderlens.models.files.tokenizer._TEXTS_PER_CALL", 2)
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     found = FastTokenizer(words).encode_pairs([("a", " b c"), ("a ", "b"), ("a b", "")])
     assert found == [([0, 1, 2], 1), ([0, 1], 1), ([0, 1], 2)]
+
+
+def test_unknown_words_are_counted() -> None:
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer = FastTokenizer(words)
+    for text, count in (("a b a c", 2), ("a [UNK] b", 1), ("a a", 0)):
+        assert tokenizer.count_unknown(text, tokenizer.encode(text)) == count

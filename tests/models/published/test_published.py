@@ -1,16 +1,16 @@
-"""The authors' own code beside ours, where somebody has it: ``ORDERLENS_PUBLISHED=FOLDER``, else skipped.
+"""Compares the authors' code with ours; needs ``ORDERLENS_PUBLISHED=FOLDER``, skipped without it.
 
 FOLDER holds a file per family (``FAMILY.py``, named as in ``CASES``) that wraps published code in functions:
 
 ``logits(checkpoint, tokens)``
-    [L, V] of one canvas; row i speaks about position i, as their sampler reads it.
+    [L, V] of one canvas; row i predicts position i, as their sampler reads it.
 ``reveals(checkpoint, prompt, length, policy, block_size)``
     What each pass reveals: [[(position, token, log p), …], …]. MASK must not be drawn: its logit is −inf. A
     rule they do not have (None), or no function at all, is skipped. ``BLOCKS = 1``: they decode without
     blocks.
 
-The checkpoints are small and random, of shapes that no other test has. The largest differences are told at
-the end.
+The checkpoints are small and random, of shapes that no other test has. The largest differences are printed
+at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from orderlens.texts.samples import EncodedSample
 
 FOLDER = os.environ.get("ORDERLENS_PUBLISHED")
 if not FOLDER:
-    pytest.skip("no published code at hand (ORDERLENS_PUBLISHED)", allow_module_level=True)
+    pytest.skip("no published code available (ORDERLENS_PUBLISHED)", allow_module_level=True)
 ODD = {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "num_hidden_layers": 3}
 THREE = {"hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": 3, "rms_norm_eps": 1e-4}
 DIT = {"cond_dim": 7, "n_blocks": 3, "n_heads": 5}
@@ -84,6 +84,10 @@ CASES = [
     moe(**ODD, head_dim=24, partial_rotary_factor=0.25, num_experts=20, n_group=5, num_shared_experts=2),
     moe(num_experts_per_tok=1, first_k_dense_replace=0, n_group=1, topk_group=1, routed_scaling_factor=1.7),
     moe(**THREE, head_dim=10, partial_rotary_factor=1.0, num_hidden_layers=4, first_k_dense_replace=2),
+    Case("lladamoe", support.write_moe, {**ODD, "partial_rotary_factor": 0.4, "rope_theta": 12345.0}),
+    Case("lladamoe", support.write_moe, {"moe_router_enable_expert_bias": True, "moe_layer_freq": [1, 1, 1]}),
+    Case("sdar_moe", support.write_moe, {"family": "sdar_moe", "norm_topk_prob": False, "block_size": 8}),
+    Case("sdar_moe", support.write_moe, {"family": "sdar_moe", **ODD, "head_dim": 14, "block_size": 4}),
     Case("mdlm", support.write_mdlm, {"hidden_dim": 30, **DIT}),
     Case("mdlm", support.write_mdlm, {"hidden_dim": 48, "n_heads": 3, "time_conditioning": True}),
     Case("bd3lm", support.write_bd3lm, {"hidden_dim": 30, **DIT, "block_size": 5, "model_length": 60}),
@@ -95,7 +99,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def largest(request: pytest.FixtureRequest) -> Iterator[dict[str, float]]:
-    """Largest difference per family and kind of number; told at the end."""
+    """Largest difference per family and kind of number; printed at the end."""
     found: dict[str, float] = defaultdict(float)
     yield found
     plugins: Any = request.config.pluginmanager

@@ -16,7 +16,7 @@ from orderlens.models.files.tokenizer import FastTokenizer  # noqa: E402
 from orderlens.models.small import folder as folder_module  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder  # noqa: E402
-from orderlens.models.small.network import Transformer, causal_attend, unfilled  # noqa: E402
+from orderlens.models.small.network import Transformer, causal_attend, meta_network  # noqa: E402
 from orderlens.training.data import EOS_ID, MASK_ID, SPECIAL_TOKENS  # noqa: E402
 from orderlens.training.loop import initial_model  # noqa: E402
 
@@ -205,6 +205,6 @@ def test_scores_of_no_pairs_are_no_scores(folder: Path) -> None:
 def test_a_network_without_weights_has_the_same_names_and_shapes() -> None:
     config = small_network("causal").config
     shapes = {name: part.shape for name, part in Transformer(config).state_dict().items()}
-    bare = unfilled(config).state_dict()
+    bare = meta_network(config).state_dict()
     assert {name: part.shape for name, part in bare.items()} == shapes
     assert all(part.is_meta for part in bare.values())

@@ -70,7 +70,7 @@ def check(model: TransformerModel, session: sessions.TransformerSession, states:
 def test_windows_are_continuations_of_their_prefixes(model: TransformerModel) -> None:
     session = model.open_session()
     session.prefill(list(PREFIXES), [0] * 4)
-    for seed in range(2):  # what one batch leaves behind must not reach the next
+    for seed in range(2):  # leftovers of one batch must not affect the next
         for which in SLOTS_AND_STARTS:
             check(model, session, states_of(model, which, seed))
 
@@ -87,7 +87,7 @@ def test_a_block_that_was_tried_and_then_decided(model: TransformerModel) -> Non
 
 
 def test_batches_are_cut_and_found_again(model: TransformerModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sessions.STATES_AT_ONCE, "cpu", 1)  # four windows of 8 per forward
+    monkeypatch.setitem(sessions.WINDOWS_PER_FORWARD, "cpu", 1)  # four windows of 8 per forward
     monkeypatch.setitem(sessions.RARE_STARTS, "cpu", 3)
     session = model.open_session()
     session.prefill(list(PREFIXES), [0] * 4)

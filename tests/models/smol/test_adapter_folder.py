@@ -1,4 +1,4 @@
-"""Folders that are no adapter are refused in one line that says which file is wrong."""
+"""Folders that are not adapters are refused in one line that names the wrong file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from orderlens.models.smol.adapter import SETTINGS, load_adapter
 @pytest.mark.parametrize("record", ["{", "[]", "{}", json.dumps({"shards": "two"})])
 def test_a_record_that_says_nothing_is_refused(tmp_path, record):
     (tmp_path / SETTINGS).write_text(record, encoding="utf-8")
-    with pytest.raises(ModelLoadError, match="not an adapter's record"):
+    with pytest.raises(ModelLoadError, match="not valid adapter settings"):
         load_adapter(tmp_path)
 
 
 def test_a_folder_without_a_record_is_no_adapter(tmp_path):
-    with pytest.raises(ModelLoadError, match=f"no {SETTINGS}; not an adapter folder"):
+    with pytest.raises(ModelLoadError, match=f"not an adapter folder, {SETTINGS} is missing"):
         load_adapter(tmp_path)
 
 
@@ -59,7 +59,7 @@ def test_an_installation_without_the_adapter_says_where_to_get_it(tmp_path, monk
     monkeypatch.setattr(model, "require_base", lambda: tmp_path / "base.gguf")
     monkeypatch.setattr(model, "check_base", lambda _: None)
     monkeypatch.setattr(model, "adapter_folder", lambda: tmp_path)
-    with pytest.raises(ModelLoadError, match=r"holds no adapter for smol; make one with recipes/smol.py"):
+    with pytest.raises(ModelLoadError, match=r"has no adapter for smol; train one with recipes/smol.py"):
         model.load_smol("", LoadOptions())
     with pytest.raises(UserInputError, match="model 'smol:x': smol takes no options"):
         model.load_smol("x", LoadOptions())
@@ -71,7 +71,7 @@ def test_a_base_that_does_not_say_its_shape_is_refused(small_base, absent):
 
     metadata = dict(llama.GgufFile(small_base).metadata)
     del metadata[absent]
-    with pytest.raises(ModelLoadError, match=f"the GGUF file does not say '{absent}'"):
+    with pytest.raises(ModelLoadError, match=f"the GGUF file lacks the key '{absent}'"):
         llama.read_shape(metadata, "block-causal", mask_id=16)
 
 
@@ -79,5 +79,5 @@ def test_a_base_with_another_tokenizer_is_refused(small_base):
     from orderlens.models.smol import llama
 
     metadata = dict(llama.GgufFile(small_base).metadata) | {"tokenizer.ggml.pre": "llama3"}
-    with pytest.raises(ModelLoadError, match=r"tokenizer is \('gpt2', 'llama3'\); readable is"):
+    with pytest.raises(ModelLoadError, match=r"tokenizer is \('gpt2', 'llama3'\); supported is"):
         llama.read_tokenizer(metadata)

@@ -36,7 +36,7 @@ def test_a_file_at_hand_is_checked_and_kept(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("data", "words"), [(b"something else", "SHA-256"), (b"PK\x05\x06" + bytes(18), "holds no")]
+    ("data", "words"), [(b"something else", "SHA-256"), (b"PK\x05\x06" + bytes(18), "does not contain")]
 )
 def test_a_wrong_file_leaves_nothing_behind(tmp_path, data, words):
     source = tmp_path / "given"
@@ -67,10 +67,10 @@ def test_the_doctor_says_what_to_do_before_smol_runs(tmp_path, monkeypatch):
     from orderlens.cli.doctor import _about
 
     monkeypatch.setenv(base.CACHE_VARIABLE, str(tmp_path))
-    about, lines = _about("smol", [])
+    about, lines, *_ = _about("smol", [])
     assert about["problem"] == lines[0]
     assert "orderlens models get smol" in lines[0]
     (tmp_path / base.FILE).write_bytes(b"fetched")
-    about, lines = _about("smol", [])
+    about, lines, *_ = _about("smol", [])
     assert about["problem"] is None
     assert lines == ["smol runs here on the CPU"]

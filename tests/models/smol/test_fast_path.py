@@ -1,4 +1,4 @@
-"""smol behind the shared engine says what the plain path says: the same numbers, roles, digest and chat."""
+"""smol on the shared engine agrees with the plain path: numbers, roles, digest and chat template."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLES = [
 
 @pytest.fixture
 def pair(small_base, small_adapter):
-    """The plain model and, on the CPU, the one behind the engine."""
+    """The plain model and, on the CPU, the model on the engine."""
     plain = build(small_base, small_adapter, "0" * 64, LoadOptions(device="cpu"))
     network = merged(GgufFile(small_base), load_adapter(small_adapter), small_adapter)
     roles = TokenRoles(plain.mask_id, plain.eos_ids, plain.special_ids, plain.vocab_size)

@@ -40,5 +40,5 @@ def test_damaged_files_are_refused_in_one_line(tmp_path, small_base):
         assert "\n" not in str(caught.value)
     with pytest.raises(ModelLoadError, match="no such file"):
         GgufFile(tmp_path / "nowhere")
-    with pytest.raises(ModelLoadError, match="no tensor 'x'"):
+    with pytest.raises(ModelLoadError, match="tensor 'x' is missing"):
         GgufFile(small_base).tensor("x")

@@ -43,7 +43,7 @@ def test_its_tensors_fit_the_published_base_and_are_finite():
 
 
 def test_the_card_names_what_the_package_holds():
-    page = Path(__file__).parents[3] / "docs" / "smol.md"
+    page = Path(__file__).parents[3] / "docs" / "results" / "smol-card.md"
     notes = json.loads((FOLDER / "adapter.json").read_text())["notes"]
     text = page.read_text(encoding="utf-8")
     assert f"{notes['tokens'] / 1e6:.1f} M tokens" in text

@@ -21,7 +21,7 @@ from orderlens.models.smol import adapter as adapters  # noqa: E402
 from orderlens.models.smol import base  # noqa: E402
 from orderlens.models.smol.llama import (  # noqa: E402
     GgufFile,
-    halves,
+    pairs_to_halves,
     read_network,
     read_shape,
     read_tokenizer,
@@ -81,9 +81,9 @@ def test_the_causal_reading_equals_transformers(small_base):
         assert torch.allclose(ours, theirs(ids).logits, atol=2e-4)
 
 
-def test_rotary_pairs_become_halves():
+def test_rotary_pairs_become_pairs_to_halves():
     rows = np.arange(8, dtype=np.float32)[:, None]
-    assert halves(rows, 2)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert pairs_to_halves(rows, 2)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
 def test_the_tokenizer_splits_digits_and_knows_its_control_tokens(small_base):
@@ -158,7 +158,7 @@ def test_shards_stay_small_and_come_back(tmp_path, monkeypatch, small_adapter):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_cached_continuation_equals_plain_forwards(small_base, temperature):
-    """Prompts of several lengths in one batch continue as each does alone, whatever ends beside them."""
+    """Prompts of several lengths in one batch continue as each does alone, even if others end early."""
     network = read_original(small_base, 16, "").network
     rng = np.random.default_rng(4)
     prompts = [[int(i) for i in rng.integers(17, 200, size=size)] for size in (3, 9, 5, 9)]

@@ -23,9 +23,9 @@ def choices() -> list[dict[str, Any]]:
 
 
 def sentences(question: str) -> tuple[list[str], str]:
-    """Return what is told and what is asked."""
-    *told, asked = re.findall(r"[^.?]+[.?]", question)
-    return [text.strip() for text in told], asked.strip()
+    """Return the statements and the question."""
+    *statements, last = re.findall(r"[^.?]+[.?]", question)
+    return [text.strip() for text in statements], last.strip()
 
 
 def understood(text: str, *patterns: str) -> tuple[int, tuple[str, ...]]:

@@ -59,10 +59,10 @@ def test_a_seed_where_none_is_drawn_is_refused():
         ("v=1e3", 0.0, np.inf, None),
         ("v=1.01", 0.0, 1.0, "v must be a number between 0 and 1"),
         ("v=-0.01", 0.0, 1.0, "v must be a number between 0 and 1"),
-        ("v=-1", 0.0, np.inf, "v must be a number of at least 0"),
-        ("v=inf", 0.0, np.inf, "v must be a number of at least 0"),
-        ("v=nan", 0.0, np.inf, "v must be a number of at least 0"),
-        ("v=many", 0.0, np.inf, "v must be a number of at least 0"),
+        ("v=-1", 0.0, np.inf, "v must be a finite number of at least 0"),
+        ("v=inf", 0.0, np.inf, "v must be a finite number of at least 0"),
+        ("v=nan", 0.0, np.inf, "v must be a finite number of at least 0"),
+        ("v=many", 0.0, np.inf, "v must be a finite number of at least 0"),
     ],
 )
 def test_numbers_and_their_limits(text, low, high, message):
@@ -134,10 +134,10 @@ def test_every_order_that_takes_options_has_one_spelling(text, label, seed):
         ("max-prob:luck", "allowed are select=sampled and select=argmax"),
         ("random:-1", "the seed must be a non-negative integer, e.g. random:3"),
         ("random:1234567890123456789", "the seed must have at most 18 digits"),
-        ("sampled-position:temp=0", "temp must be a number of at least 1e-06"),
+        ("sampled-position:temp=0", "temp must be a finite number of at least 1e-06"),
         ("sampled-position:by=luck", "by must be prob or margin or entropy"),
         ("lookahead-gain:n=1", "n must be a number between 2 and"),
-        ("lookahead-gain:temp=0:3", "temp=0 draws nothing and takes no seed"),
+        ("lookahead-gain:temp=0:3", "temp=0 is not random and takes no seed"),
         ("eos-damped:gamma=0", "gamma must be a number between 1e-09 and 1"),
         ("position-content:frequencies=/nowhere", "frequencies=/nowhere"),
     ],
@@ -145,8 +145,8 @@ def test_every_order_that_takes_options_has_one_spelling(text, label, seed):
 def test_mistakes_reach_a_user_in_one_line(text, message, tmp_path, capsys):
     with pytest.raises(UserInputError, match=message):
         parse_order(text)
-    asked = ["score", "--model", "hmm", "--limit", "1", "--orders", text, "--out", str(tmp_path / "run")]
-    assert main(asked) == 2
+    words = ["score", "--model", "hmm", "--limit", "1", "--orders", text, "--out", str(tmp_path / "run")]
+    assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
     assert not (tmp_path / "run").exists()

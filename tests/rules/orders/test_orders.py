@@ -111,7 +111,7 @@ def test_ties_go_to_the_leftmost_and_are_counted():
 
 
 def test_nan_scores_are_refused():
-    with pytest.raises(ModelOutputError, match="none of them NaN"):
+    with pytest.raises(ModelOutputError, match="without NaN"):
         chosen_first([np.nan, 1.0], [0, 0])
 
 
@@ -124,7 +124,7 @@ def test_nan_scores_are_refused():
         ("forced-ar:2", "takes no argument"),
         ("max-prob:select=best", "select=sampled and select=argmax"),
         ("", "no order given"),
-        ("random,random:0", "given twice"),
+        ("random,random:0", "both mean"),
     ],
 )
 def test_bad_specs_are_named(spec, message):
@@ -142,7 +142,7 @@ def test_a_static_path_must_be_a_permutation(path):
         def path(self, n_positions, sample_id, block):
             return np.array(path)
 
-    with pytest.raises(UserInputError, match=r"'given': its path over 3 places.*no permutation"):
+    with pytest.raises(UserInputError, match=r"'given': its path over 3 positions.*not a permutation"):
         check_path(Given(), 3, "a", 0)
 
 

@@ -7,11 +7,14 @@ import json
 import numpy as np
 import pytest
 
+from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.errors import UserInputError
 from orderlens.rules import parse_order, parse_policy
+from orderlens.rules.orders.levels import revealed
 from orderlens.rules.orders.published import gumbel
 from orderlens.rules.stats import DrawStats, PositionStats
-from orderlens.rules.view import StepView
+from orderlens.rules.view import MemoryTable, StepView
+from orderlens.texts.samples import EncodedSample
 
 P = np.array([0.7, 0.2, 0.5, 0.4])
 SECOND = np.array([0.1, 0.15, 0.45, 0.05])
@@ -98,6 +101,13 @@ def test_look_ahead_tries_the_best_and_draws_the_others():
     assert np.abs(counts / n - wanted)[1:].max() < 4.5 * np.sqrt(0.25 / n)
 
 
+def test_draws_beyond_three_per_position_change_nothing():
+    for seed in range(20):
+        numbers = np.random.default_rng(seed).random(4)
+        enough, more = (parse_order(f"lookahead-gain:n={n}").candidates(view(numbers)) for n in (13, 10**6))
+        assert enough.tolist() == more.tolist()
+
+
 def test_look_ahead_without_draws_tries_the_most_probable():
     order = parse_order("lookahead-entropy:n=2:temp=0")
     assert order.candidates(view()).tolist() == [True, False, True, False]
@@ -115,6 +125,41 @@ def test_look_ahead_is_bypassed_when_all_are_sure():
     assert parse_order("lookahead-gain:n=8").candidates(few).tolist() == [True, True]
 
 
+def test_every_objective_tries_the_same_positions_at_the_same_cost(hmm):
+    """Only the functional differs: equal candidates in equal states, so equal counts in the first pass."""
+    kinds = ("gain", "entropy", "ll", "min", "var", "recover")
+    policies = [parse_policy(f"lookahead-{kind}:temp=0:bypass=1") for kind in kinds]
+    sample, settings = EncodedSample("x", np.arange(5)), GenerationSettings(11, stop_at_eos=False)
+    columns = generate_batch(hmm, [sample], policies, settings).columns
+    counts = [columns["n_lookahead"][columns["order"] == o].tolist() for o in range(len(kinds))]
+    assert all(count == counts[0] for count in counts)
+    assert max(counts[0]) == 8
+    paths = {tuple(columns["position"][columns["order"] == o]) for o in range(len(kinds))}
+    assert len(paths) >= 4, "the objectives disagree"
+
+
+def test_certain_positions_recover_certainly():
+    order = parse_order("lookahead-recover")
+    assert order.value(np.array([0.0, -np.log(2)])) == pytest.approx([0.0, -np.log(2)])
+
+
+def test_the_running_mean_counts_what_was_revealed_and_not_what_waits():
+    """Passes of several reveals, and a position that is masked again."""
+    table, seen = MemoryTable(1, 4), []
+    passes = [([0, 1, 2, 3], [-1.0, -2, -3, -4]), ([2, 3], [-5.0, -6]), ([1, 3], [-7.0, -8]), ([1], [-9.0])]
+    for forward, (left, y) in enumerate(passes):
+        one = view(
+            left=left, forward=forward, p=np.exp([y[left.index(i)] if i in left else 0 for i in range(4)])
+        )
+        memory = table.at(np.zeros(1, int), one.chain_R, one.offset_R)
+        seen.append(np.array(revealed(one.seeing(one.stats, memory)))[:, 0].tolist())
+        memory.commit()
+    assert seen[0] == [0, 0, 0]
+    assert seen[1] == pytest.approx([2, -3, 5])
+    assert seen[2] == pytest.approx([3, -8, 30]), "position 1 is masked again and stays in the sum"
+    assert seen[3] == pytest.approx([4, -16, 94])
+
+
 def test_gain_counts_the_position_itself_and_lookum_does_not():
     seen = view().with_extras({"entropy_after": np.array([1.0, np.nan, 1.2, 0.0])})
     assert parse_order("lookahead-gain").scores(seen)[[0, 2, 3]] == pytest.approx([-1.9, -2.0, -1.7])
@@ -125,22 +170,26 @@ def test_gain_counts_the_position_itself_and_lookum_does_not():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("gumbel-prob:scale=x", "scale must be a number of at least 0"),
-        ("gumbel-prob:scale=inf", "scale must be a number of at least 0"),
+        ("gumbel-prob:scale=x", "scale must be a finite number of at least 0"),
+        ("gumbel-prob:scale=inf", "scale must be a finite number of at least 0"),
         ("gumbel-prob:loud", "'loud' is not understood; allowed are scale=VALUE, a seed"),
         ("gumbel-prob:1:2", "'2' is not understood"),
         ("gumbel-prob:scale=1:scale=2", "once each"),
         ("gumbel-prob:9999999999999999999", "at most 18 digits"),
         ("sampled-position:by=luck", "by must be prob or margin or entropy"),
-        ("sampled-position:temp=0", "temp must be a number of at least"),
+        ("sampled-position:temp=0", "temp must be a finite number of at least"),
         ("position-content:3", "allowed are lambda=VALUE, alpha=VALUE, frequencies=VALUE"),
-        ("position-content:alpha=0", "alpha must be a number of at least"),
+        ("position-content:alpha=0", "alpha must be a finite number of at least"),
         ("position-content:frequencies=/nowhere.json", "frequencies=/nowhere.json: .*No such file"),
         ("eos-damped:gamma=2", "gamma must be a number between"),
         ("lookahead-gain:n=1", "n must be a number between 2"),
         ("lookahead-gain:n=2.5", "n must be a whole number"),
         ("lookahead-entropy:temp=0:4", "takes no seed"),
         ("lookahead-entropy:bypass=", "'bypass=' is not understood"),
+        ("lookahead-recover:sigma=0", "sigma must be a number between 0.001 and 1,000"),
+        ("lookahead-var:sigma=1", "'sigma=1' is not understood; allowed are n=VALUE"),
+        ("defer:tau=-1", "tau must be a finite number of at least 0"),
+        ("level:mu=0.5", "mu must be a number between"),
     ],
 )
 def test_a_wrong_argument_gets_one_line(spec, message):
@@ -156,7 +205,7 @@ def test_a_wrong_argument_gets_one_line(spec, message):
 def test_a_file_that_is_no_table_of_frequencies_is_named(tmp_path, text):
     path = tmp_path / "bad.json"
     path.write_text(text)
-    with pytest.raises(UserInputError, match=r"bad.json is no JSON object with 'num_token'"):
+    with pytest.raises(UserInputError, match=r"bad.json must be a JSON object with 'num_token'"):
         parse_order(f"position-content:frequencies={path}")
     path.write_text('{"num_token": 3, "p_baseline_dict": {"1": 0}}')
     with pytest.raises(UserInputError, match="counts that are not positive"):
@@ -170,6 +219,9 @@ def test_a_file_that_is_no_table_of_frequencies_is_named(tmp_path, text):
         ("gumbel-prob:scale=4.50", "gumbel-prob:scale=4.5:0"),
         ("sampled-position:temp=0.1:by=entropy", "sampled-position:by=entropy:0"),
         ("lookahead-gain:n=4:temp=0", "lookahead-gain:n=4:temp=0"),
+        ("lookahead-recover:temp=0:sigma=0.50", "lookahead-recover:sigma=0.5:temp=0"),
+        ("defer:tau=0.90", "defer"),
+        ("level:mu=-2.0", "level:mu=-2"),
         ("maskgit:5", "gumbel-prob:5+cosine=12"),
         ("info-gain", "lookahead-gain:0+unanimous=0.8"),
     ],

@@ -133,6 +133,61 @@ def rcr(steps, cosine=False):
     return sampler
 
 
+def rcr_in_parts(steps, part, cosine=False):
+    """MDPO's loop over its blocks (here the parts of one of ours); confidences of all are compared."""
+
+    def sampler(window, to_fill, propose, note):
+        n = len(to_fill)
+        overtime = np.zeros(n)
+        for start in range(0, n, part):
+            end = min(start + part, n)
+            for i in range(steps):
+                masked = (window[to_fill] == MASK) & (np.arange(n) < end)
+                tokens, p, _ = propose()
+                window[to_fill[masked]] = tokens[masked]
+                overtime[masked] = p[np.arange(n), tokens][masked]
+                share = np.cos(np.pi / 2 * (i + 1) / steps) if cosine else Fraction(steps - i - 1, steps)
+                left = int(np.floor((end - start) * share + 1e-12)) if cosine else int((end - start) * share)
+                without_zeros = np.where(overtime == 0, 1.0, overtime)[:end]
+                window[to_fill[np.argsort(-without_zeros, kind="stable")[end - left :]]] = MASK
+                note()
+                if not (window[to_fill] == MASK).any():
+                    return
+
+    return sampler
+
+
+def remdm_current(loops, number=1):
+    """PC-Sampler's loop: a pass for the probabilities of the held tokens, a pass to fill."""
+
+    def fill(window, to_fill, propose, count):
+        n, masked = len(to_fill), window[to_fill] == MASK
+        tokens, p, _ = propose()
+        confidence = np.where(masked, p[np.arange(n), tokens], -np.inf)
+        best = np.argsort(-confidence, kind="stable")[: min(count, int(masked.sum()))]
+        window[to_fill[best]] = tokens[best]
+
+    def sampler(window, to_fill, propose, note):
+        n = len(to_fill)
+        for _ in range(max(1, int(n * 0.875) // number)):
+            fill(window, to_fill, propose, number)
+            note()
+        for _ in range(loops):
+            held = window[to_fill] != MASK
+            _, p, _ = propose()
+            current = np.where(held, p[np.arange(n), np.where(held, window[to_fill], 0)], np.inf)
+            count = min(number, int(held.sum()))
+            window[to_fill[np.argsort(current, kind="stable")[:count]]] = MASK
+            note()
+            fill(window, to_fill, propose, count)
+            note()
+        while (window[to_fill] == MASK).any():
+            fill(window, to_fill, propose, number)
+            note()
+
+    return sampler
+
+
 def p2(steps=None):
     def sampler(window, to_fill, propose, note):
         n, total = len(to_fill), steps or len(to_fill)
@@ -196,6 +251,8 @@ def remdm(kind, eta=0.0, steps=None):
             largest = min(1, (1 - alpha_s) / alpha_t) if alpha_t > 0 else 1
             if kind == "loop":
                 sigma, alpha_t, alpha_s = loop_rates(t, t - dt, eta)
+            elif kind == "forward-backward":
+                sigma = (alpha_s - alpha_t) / alpha_t if alpha_t > 0 else 1
             elif kind == "conf":
                 weight = np.exp(stored) if np.isfinite(stored).any() else np.ones(n)
                 sigma = np.where(masked, 0, weight / weight.sum() * largest)
@@ -272,6 +329,12 @@ SAMPLERS = {
     "max-prob+rcr=16": rcr(16),
     "max-prob+rcr=3:cosine": rcr(3, cosine=True),
     "max-prob+rcr=6:cosine": rcr(6, cosine=True),
+    "max-prob+rcr=3:linear:3": rcr_in_parts(3, 3),
+    "max-prob+rcr=4:cosine:4": rcr_in_parts(4, 4, cosine=True),
+    "max-prob+refine-current=6": remdm_current(6),
+    "max-prob+refine-current=5:2": remdm_current(5, 2),
+    "random:0+remdm-fb": remdm("forward-backward"),
+    "random:3+remdm-fb=20": remdm("forward-backward", steps=20),
     "max-prob+p2": p2(),
     "max-prob+p2=3": p2(3),
     "max-prob+refine=32": remdm_llada(32),

@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from orderlens.analysis.glossary import Entry
 from orderlens.analysis.table import Column, Table
 from orderlens.figures.catalogue import DrawnFigure
 from orderlens.metrics.estimate import Estimate
-from orderlens.show.report.page import asset, grid, markdown_tables, origin, picture, run_details
+from orderlens.show.report.page import (
+    ColumnHead,
+    asset,
+    grid,
+    markdown_tables,
+    origin,
+    picture,
+    run_details,
+    terms_of,
+)
 from orderlens.testing import make_run, make_trace
 
 SPEC = {
@@ -86,7 +96,7 @@ def test_details_do_not_tell_where_a_run_lies(tmp_path):
         (["a.svg", "a.png", "a.json"], ".png", "a.png", ""),
         (["a.svg", "a.png", "a.json"], ".svg", "a.svg", ""),
         (["a.svg", "a.json"], ".png", "a.svg", ""),
-        (["a.pdf", "a.json"], ".png", None, "no picture format was asked for"),
+        (["a.pdf", "a.json"], ".png", None, "no picture format was requested"),
     ],
 )
 def test_a_picture_is_shown_in_the_best_format_there_is(paths, first, best, why):
@@ -99,7 +109,7 @@ def test_a_picture_is_shown_in_the_best_format_there_is(paths, first, best, why)
 def test_a_figure_that_could_not_be_drawn_keeps_its_reason():
     assert picture(DrawnFigure("a", "A figure", why="nothing was scored")).why == "nothing was scored"
     only_svg = picture(DrawnFigure("a", "A", (Path("a.svg"),)), formats=(".png",))
-    assert only_svg.why == "no picture format was asked for"
+    assert only_svg.why == "no picture format was requested"
 
 
 TABLE = Table(
@@ -117,14 +127,32 @@ TABLE = Table(
 
 def test_a_grid_has_a_heading_per_column_and_a_text_per_cell():
     found = grid(TABLE)
-    assert found.heads == ("order", "X (nats)", "n", "Y")
+    assert [head.text for head in found.heads] == ["order", "X (nats)", "n", "Y"]
     assert (found.name, found.title, found.notes) == ("t", "A table", ("A note.",))
-    first, second = found.rows
-    assert first[0] == "max-prob"
-    assert first[1] == "-1.23 [-2.00, -0.50]"
-    assert (first[2], second[2], second[3]) == ("3", "0", "word")
-    assert "too few" in second[1]
-    assert all(len(row) == len(found.heads) for row in found.rows)
+    (head, first), (_, second) = found.rows
+    assert head.text == "max-prob"
+    assert first[0] == "-1.23 [-2.00, -0.50]"
+    assert (first[1], second[1], second[2]) == ("3", "0", "word")
+    assert "too few" in second[0]
+    assert all(1 + len(cells) == len(found.heads) for _, cells in found.rows)
+
+
+def test_heads_are_explained_by_the_glossary_where_it_lists_them():
+    found = grid(TABLE)
+    assert [head.entry and head.entry.term for head in found.heads] == ["Order", None, "n", None]
+    row = {"metric": "var", "meaning": "Var(log q)"}
+    by_metric = grid(Table("generation", "", ("metric",), (Column("meaning", "meaning"),), (row,)))
+    assert by_metric.rows[0][0].entry.term == "Var"
+    assert by_metric.rows[0][0].unit == "nats²"
+    terms = [entry.term for entry in terms_of([found, by_metric, found])]
+    assert terms == ["Order", "n", "Metric", "Var"]
+
+
+def test_only_short_units_are_shown_below_a_head():
+    long, several, short = (
+        ColumnHead("x", Entry("t", "s", "m", unit=unit)) for unit in ("nats " * 9, "a; b", "nats")
+    )
+    assert [head.unit for head in (long, several, short, ColumnHead("x"))] == ["", "", "nats", ""]
 
 
 def test_markdown_has_every_row_and_the_note():

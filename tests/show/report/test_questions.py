@@ -8,7 +8,7 @@ import pytest
 
 from orderlens.analysis.coherence import Coherence, Statistic
 from orderlens.analysis.table import Column, Table
-from orderlens.claims.checks import OPEN, SUPPORTED, Check, CheckOutcome
+from orderlens.claims.checks import OPEN, SUPPORTED, Check, CheckResult
 from orderlens.claims.judge import Finding
 from orderlens.metrics.estimate import Estimate
 from orderlens.show.report.questions import interval, questions
@@ -28,16 +28,19 @@ def plane(**means):
     return Table("fixed-sequence", "", ("order",), (Column("mean", ""),), tuple(rows))
 
 
-def coherence(gap, floor=math.nan):
-    gaps = (Statistic("range_of_means", "deployable", gap, 2),)
-    return Coherence(gaps, (), floor, (), ())
+def coherence(gap, floor=math.nan, single=None):
+    gaps = [Statistic("range_of_means", "deployable", gap, 2)]
+    if single is not None:
+        gaps.append(Statistic("mean_of_ranges", "deployable", single, 2))
+    return Coherence(tuple(gaps), (), floor, (), ())
 
 
 ORDERS = {"forced-ar": (-1.0, 2.0), "max-prob": (-1.5, 0.7), "oracle-max-q": (-0.9, 3.0)}
 
 
-def finding(name, word, task=""):
-    return Finding(name, "c", (Check("x", Estimate(1.0), outcome=CheckOutcome(word)),), task=task)
+def finding(name, outcome, task="", estimate=None):
+    check = Check("x", estimate or Estimate(1.0), above=0.1, result=CheckResult(outcome))
+    return Finding(name, "c", (check,), task=task)
 
 
 def test_nothing_measured_is_said_with_the_command_that_would():
@@ -48,29 +51,46 @@ def test_nothing_measured_is_said_with_the_command_that_would():
     assert [item.chart for item in (likelihood, path, answers)] == [None] * 3
 
 
-@pytest.mark.parametrize(("word", "short"), [(SUPPORTED, "Yes."), (OPEN, "Not decided.")])
-def test_the_likelihood_is_answered_by_the_judge_and_shown_with_the_floor(word, short):
+@pytest.mark.parametrize(("outcome", "short"), [(SUPPORTED, "Yes."), (OPEN, "Left open.")])
+def test_the_likelihood_is_answered_by_the_judge_and_shown_with_the_floor(outcome, short):
     measured = coherence(Estimate(0.5, 0.4, 0.6), 0.00002)
     tables = {"fixed-sequence": plane(**ORDERS)}
-    found, path, _ = questions(tables, [finding("chain-rule", word)], coherence=measured)
-    assert (found.short, found.word) == (short, word)
-    assert "0.500 (0.400 to 0.600) nats per token" in found.answer
-    assert "rounding alone makes 2 × 10⁻⁵" in found.answer
+    found, path, _ = questions(tables, [finding("chain-rule", outcome)], coherence=measured)
+    assert (found.short, found.outcome) == (short, outcome)
+    assert "the orders differ by 0.500 (0.400 to 0.600) nats per token" in found.answer
+    assert "Numerical noise alone accounts for 2 × 10⁻⁵." in found.answer
     assert [dots[0].hollow for _, dots in found.chart.rows] == [True, False, False]
     assert "Oracle max-q -0.900" in found.chart.title
     assert path.answer == (
-        "Var(log q) runs from 0.70 nats² (Max-prob) to 3.00 nats² (Oracle max-q). "
-        "25 % and 25 % of the tokens were revealed at q < ½."
+        "Var(log q) is lowest, 0.70 nats² with Max-prob, and highest, 3.00 nats² with Oracle max-q. "
+        "Tokens revealed at q < ½: 25 % with Max-prob, 25 % with Oracle max-q."
     )
     (_, alone, _) = questions({"fixed-sequence": plane(entropy=(-1.0, 2.0))}, [])
-    assert alone.answer == "Var(log q) is 2.00 nats² (Entropy). 25 % of the tokens were revealed at q < ½."
+    told = "Var(log q) is 2.00 nats² with Entropy. Tokens revealed at q < ½: 25 % with Entropy."
+    assert alone.answer == told
+
+
+def test_the_first_card_leads_with_what_the_texts_show():
+    """An average that is left open does not hide that every single text depends on the order."""
+    tables, single = {"fixed-sequence": plane(**ORDERS)}, Estimate(0.2, 0.15, 0.25, 8)
+    measured = coherence(Estimate(0.1, 0.0, 0.2), 0.002, single)
+    average = finding("chain-rule", OPEN, estimate=Estimate(0.1, 0.0, 0.2, 8))
+    decided = finding("chain-rule-per-text", SUPPORTED, estimate=single)
+    found = questions(tables, [average, decided], coherence=measured)[0]
+    assert (found.short, found.outcome) == ("Yes.", SUPPORTED)
+    assert found.answer.startswith(
+        "With the order alone, log P of one text changes by 0.200 (0.150 to 0.250)"
+    )
+    still_open = finding("chain-rule-per-text", OPEN, estimate=single)
+    found = questions(tables, [average, still_open], coherence=measured)[0]
+    assert (found.short, found.outcome) == ("Yes for these 8 texts; left open in general.", OPEN)
 
 
 def test_an_unknown_floor_and_an_exact_model_are_said():
     tables = {"fixed-sequence": plane(**ORDERS)}
     answer = questions(tables, [], coherence=coherence(Estimate(3e-16, 0.0, 4e-16)))[0].answer
     assert "differ by 3 × 10⁻¹⁶ nats" in answer
-    assert "how much of it is rounding was not measured" in answer
+    assert "Numerical noise was not measured" in answer
 
 
 def test_the_least_and_the_most_uneven_deployable_order_are_drawn():
@@ -84,14 +104,17 @@ def test_the_least_and_the_most_uneven_deployable_order_are_drawn():
     assert [(name, gini) for name, _, gini in chart.curves] == [("Max-prob", 0.2), ("Forced-AR", 0.4)]
 
 
-def test_what_committing_together_costs_is_told_against_one_at_a_time():
+def test_several_tokens_per_pass_are_compared_with_one():
     rows = [
         {"order": "max-prob", "passes": 64.0, "n": 64.0, "mean": -0.5},
         {"order": "max-prob+top=4", "passes": 16.0, "n": 64.0, "mean": -0.9},
     ]
     found = questions({}, [], policies=rows)[2]
-    assert found.title == "What does committing together cost?"
-    assert "Max-prob, top=4 took 16 passes for 64 tokens and −0.40 nats per token" in found.answer
+    assert found.title == "What do several tokens per pass cost?"
+    assert found.answer == (
+        "Max-prob, top=4 needs 16 passes for 64 tokens; "
+        "its mean log q is 0.40 nats lower than with one token per pass."
+    )
     assert [name for name, _ in found.chart.rows] == ["Max-prob", "Max-prob, top=4"]
 
 
@@ -104,9 +127,9 @@ def test_wrong_answers_by_task():
     row = {"task": "cmath", "order": "max-prob", "var_correct": Estimate(0.5), "var_incorrect": Estimate(0.8)}
     within = Table("within-cell", "", ("task", "order"), (Column("var_correct", ""),), (row,))
     found = questions({"within-cell": within}, judged)[2]
-    assert found.word == OPEN
-    told = "That correct answers have the lower Var is supported for cmath; left open for ifeval, gsm8k."
-    assert found.answer == told
+    assert (found.short, found.outcome) == ("For some tasks.", OPEN)
+    claim = "'Correct answers have lower Var than wrong ones'"
+    assert found.answer == f"{claim} is supported for cmath; left open for ifeval, gsm8k."
     assert [dot.hollow for dot in found.chart.rows[0][1]] == [False, True]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from orderlens.analysis import Options, Study
 from orderlens.analysis.table import Column, Table
-from orderlens.claims.checks import WORDS, Check, CheckOutcome, Number
+from orderlens.claims.checks import OUTCOMES, Check, CheckResult, ContextNumber
 from orderlens.claims.judge import Finding, Reading
 from orderlens.figures.catalogue import DrawnFigure
 from orderlens.metrics.estimate import Estimate, Resampling
@@ -37,13 +37,13 @@ def hostile(tmp_path_factory, read_html):
         Finding(
             "v",
             HOSTILE,
-            (Check(HOSTILE, Estimate(1.0), outcome=CheckOutcome(word, why=HOSTILE)),),
+            (Check(HOSTILE, Estimate(1.0), result=CheckResult(word, why=HOSTILE)),),
             HOSTILE,
             rule=HOSTILE,
-            numbers=(Number(HOSTILE, Estimate(1.0), HOSTILE),),
+            numbers=(ContextNumber(HOSTILE, Estimate(1.0), HOSTILE),),
             remarks=(HOSTILE,),
         )
-        for word in WORDS
+        for word in OUTCOMES
     ]
     page = Page(
         HOSTILE,
@@ -85,9 +85,9 @@ def test_nothing_is_fetched_and_only_our_own_script_may_run(hostile):
 
 def test_each_outcome_has_its_word_and_its_rule(hostile):
     text = " ".join(hostile.text)
-    for word in WORDS:
+    for word in OUTCOMES:
         assert f"{word.capitalize()}: 1 check" in text
-    assert text.count("Rule: <script>") == len(WORDS)
+    assert text.count("Rule: <script>") == len(OUTCOMES)
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +107,8 @@ def test_a_report_of_runs_holds_answers_samples_tables_and_provenance(written, r
     text = " ".join(page.text)
     for part in (
         "Does the likelihood depend on the order?",
-        "How bottlenecked is the path?",
-        "Does it predict wrong answers?",
+        "How even is the certainty along the path?",
+        "Does Var tell correct from wrong answers?",
         "3 of 6 samples, evenly from the highest to the lowest mean Var",
         "Fixed sequences",
         "Provenance",
@@ -117,6 +117,8 @@ def test_a_report_of_runs_holds_answers_samples_tables_and_provenance(written, r
         assert part in text
     names = {value for name, value in page.attributes if name == "id"}
     assert {"fixed-sequence", "table-fixed-sequence", "table-within-cell"} <= names
+    assert {"glossary", "term-var", "term-noise-floor", "term-range-of-means", "term-var-gap"} <= names
+    assert ("href", "#term-range-of-means") in page.attributes, "the row range_of_means links to its meaning"
     for name, value in page.attributes:
         assert name != "href" or not value.startswith("#") or value[1:] in names, "every link leads somewhere"
     charts = [value for name, value in page.attributes if (name, value) == ("class", "chart")]
@@ -133,6 +135,7 @@ def test_the_packed_samples_are_whole(written):
     assert len(bundle["samples"]) == 3
     assert len(bundle["rows"]) == sum(len(item["traces"]) for item in bundle["samples"]) == 3 * 6
     assert bundle["catalogue"]["graded"] is True
+    assert bundle["catalogue"]["terms"]["gap"]["term"] == "Gap of a text"
     sample = bundle["samples"][0]
     assert {item["label"] for item in sample["traces"]} >= {"forced-ar", "max-prob+top=4, T = 0"}
     assert len(sample["divergences"]) == 6 * 5 // 2
@@ -153,7 +156,7 @@ def test_without_samples_no_text_is_in_the_file(evil_study, tmp_path, read_html)
     assert "answer &lt;script" not in text
     assert "ask &lt;script" not in text
     assert read_html(text).tags.count("script") == 0
-    assert "No sample was asked for" in text
+    assert "This report was written without samples (--samples 0)" in text
 
 
 def test_two_models_get_tables_and_figures_but_no_common_findings(tmp_path):

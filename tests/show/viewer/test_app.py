@@ -46,8 +46,8 @@ def stranger(app):
     return TestClient(app, base_url=f"http://{HOST}", follow_redirects=False)
 
 
-ASKED = ("/api/catalogue", "/api/samples", "/api/sample?id=a", "/api/film?id=a")
-PATHS = ("/", "/assets/viewer.js", *ASKED, "/nowhere")
+REQUESTS = ("/api/catalogue", "/api/samples", "/api/sample?id=a", "/api/film?id=a")
+PATHS = ("/", "/assets/viewer.js", *REQUESTS, "/nowhere")
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -118,6 +118,8 @@ def test_the_catalogue_tells_what_there_is(client):
     found = client.get("/api/catalogue").json()
     assert found["orders"] == ["max-prob"]
     assert found["graded"] is True
+    assert set(found["terms"]) == {"name", "label", "var", "mean", "gap", "passes", "cascade", "correct"}
+    assert found["terms"]["cascade"]["meaning"].startswith("Longest run of steps that reveal EOS")
     assert found["runs"][0]["name"] == "run"
     assert "6 reveals" in found["runs"][0]["facts"]
     assert not {"\u202e", "\x00", "\x1b"} & set(found["runs"][0]["facts"])
@@ -142,7 +144,7 @@ def test_a_film_holds_the_traces_asked_for(client):
 
 
 @pytest.mark.parametrize(
-    ("asked", "ids"),
+    ("query", "ids"),
     [
         ("text=HELLO", ["a"]),
         ("text=say", ["a", "b"]),
@@ -158,15 +160,15 @@ def test_a_film_holds_the_traces_asked_for(client):
         ("whole=false&sort=mean", ["b", "a"]),
     ],
 )
-def test_filters_and_sorting(client, asked, ids):
-    assert [row["sample_id"] for row in client.get(f"/api/samples?{asked}").json()["rows"]] == ids
+def test_filters_and_sorting(client, query, ids):
+    assert [row["sample_id"] for row in client.get(f"/api/samples?{query}").json()["rows"]] == ids
 
 
 @pytest.mark.parametrize(
-    "asked", ["sort=token_id", "page=-1", "page=x", "cascade=1e9", "correct=maybe", "page=9999999999"]
+    "query", ["sort=token_id", "page=-1", "page=x", "cascade=1e9", "correct=maybe", "page=9999999999"]
 )
-def test_bad_questions_are_answered_in_one_line(client, asked):
-    answer = client.get(f"/api/samples?{asked}")
+def test_bad_questions_are_answered_in_one_line(client, query):
+    answer = client.get(f"/api/samples?{query}")
     assert answer.status_code == 400
     assert answer.json()["error"]
 

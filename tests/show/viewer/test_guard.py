@@ -66,7 +66,7 @@ def ask(*headers, method="GET", query="", kind="http"):
         ([("x-forwarded-host", HOST[1]), ("host", "evil.example"), TOKEN], {}, 421),
         ([HOST, TOKEN], {"method": "POST"}, 405),
         ([HOST, TOKEN], {"method": "get"}, 405),
-        ([HOST], {"method": "DELETE"}, 405),  # nobody learns of the token by another method
+        ([HOST], {"method": "DELETE"}, 405),  # another method does not reveal whether a token is needed
         ([("host", "evil.example")], {"method": "POST"}, 421),
     ],
 )

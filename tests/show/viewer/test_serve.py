@@ -1,4 +1,4 @@
-"""A viewer that really listens: on this machine only, behind its token, on a port that is told."""
+"""A running viewer: it listens on this machine only, needs its token, and reports its port."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_it_serves_who_has_the_token_until_it_is_stopped(run, browser, monkeypat
     try:
         (place,) = places
         base = f"http://127.0.0.1:{place.port}"
-        asked = urllib.request.Request(f"{base}/api/samples", headers={"X-OrderLens-Token": place.token})
-        with urllib.request.urlopen(asked, timeout=30) as answer:
+        request = urllib.request.Request(f"{base}/api/samples", headers={"X-OrderLens-Token": place.token})
+        with urllib.request.urlopen(request, timeout=30) as answer:
             rows = json.load(answer)["rows"]
         assert sorted((row["sample_id"], row["order"]) for row in rows) == [
             ("a", "forced-ar"),

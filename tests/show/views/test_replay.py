@@ -68,13 +68,11 @@ def simulated(passes, forward):
     cells = dict.fromkeys(range(N), ("masked", None))
     for events in passes[: forward + 1]:
         cells = {
-            place: ("masked", None)
-            if state == "taken back"
-            else (state if token is None else "earlier", token)
+            place: ("masked", None) if state == "remasked" else (state if token is None else "earlier", token)
             for place, (state, token) in cells.items()
         }
         for event, place, token in events:
-            now = {"reveal": "new", "edit": "edited", "remask": "taken back"}[event]
+            now = {"reveal": "new", "edit": "edited", "remask": "remasked"}[event]
             cells[place] = (now, cells[place][1] if event == "remask" else token)
     return [cells[place] for place in range(N)]
 

@@ -43,22 +43,25 @@ def test_names_of_a_trace(key, spec, name, link):
     assert (one.spec, one.name, one.id) == (spec, name, link)
 
 
-def test_the_gap_is_between_likelihoods_of_one_run_task_and_temperature():
+def test_the_gap_is_between_likelihoods_of_one_fixed_text():
     kinds = {"a": "exact", "b": "estimate", "c": "none", "d": "exact"}
     traces = [make_trace("s", order, [mean, mean]) for order, mean in zip("abc", (-1, -3, -9), strict=True)]
-    traces.append(make_trace("s", "d", [-20.0, -20.0], temperature=0.5))
-    view = sample_view("s", tables(*traces), lambda key: kinds[key.order])
-    gaps = {trace.key.order: view.gap(trace) for trace in view.traces}
-    assert (gaps["a"], gaps["b"], gaps["c"]) == (2.0, 2.0, 2.0)
-    assert math.isnan(gaps["d"])
+    traces += [
+        make_trace("s", order, [mean, mean], temperature=0.5) for order, mean in (("d", -20.0), ("a", -5.0))
+    ]
+    view = sample_view("s", tables(*traces), lambda key, _: kinds[key.order])
+    gaps = {(trace.key.order, trace.key.temperature): view.gap(trace) for trace in view.traces}
+    assert [gaps[order, None] for order in "abc"] == [2.0, 2.0, 2.0]
+    assert math.isnan(gaps["d", 0.5]), "generated texts differ, so their means are not compared"
+    assert math.isnan(gaps["a", 0.5])
     assert math.isnan(sample_view("s", tables(*traces)).gap(view.traces[0]))
 
 
 def test_sets_of_tokens_do_not_widen_the_gap():
-    """Under one joint distribution the sum of a set's tokens differs from that of one by one."""
+    """Under one joint distribution the sum of a set's tokens differs from that of one token per pass."""
     traces = [make_trace("s", order, [mean, mean]) for order, mean in zip("ab", (-1, -3), strict=True)]
     traces.append(make_trace("s", "c", [-9.0, -9.0], forward=[0, 0]))
-    view = sample_view("s", tables(*traces), lambda _: "exact")
+    view = sample_view("s", tables(*traces), lambda *_: "exact")
     assert [view.gap(trace) for trace in view.traces] == [2.0, 2.0, 2.0]
 
 

@@ -56,7 +56,8 @@ def test_the_worst_steps_come_first_and_the_rest_is_left_out(run) -> None:
 def test_two_orders_share_a_line_of_tokens_where_they_agree(run) -> None:
     sample = run.sample("a")
     assert repr(sample.show("max-prob", "forced-ar")).count("海") == 1
-    assert "they part in pass 1; the texts are equal" in repr(sample.show("max-prob", against="forced-ar"))
+    both = repr(sample.show("max-prob", against="forced-ar"))
+    assert "they first differ in pass 1; the texts are equal" in both
     other = repr(sample.show("forced-ar", "drawn"))
     assert other.count("海") == 2
     assert "the texts first differ at position 4" in other
@@ -102,15 +103,15 @@ def test_the_verb_draws_samples(run, tmp_path, capsys) -> None:
     place = str(tmp_path / "run")
     assert main(["runs", "show", place, "--sample", "a", "--order", "max-prob", "--order", "forced-ar"]) == 0
     said = capsys.readouterr().out
-    assert "they part in pass 1" in said
+    assert "they first differ in pass 1" in said
     assert "\x1b" not in said
     assert main(["runs", "show", place, "--sample", "a", "--json"]) == 0
     assert '"traces"' in capsys.readouterr().out
     for wrong, words in (
         (["--sample", "zz"], "there is no sample 'zz' in run; there are "),
         (["--sample", "a", "--order", "mine"], "no trace of order 'mine'"),
-        (["--order", "max-prob"], "--order goes with --sample"),
-        (["--film", "x.svg"], "--film goes with --sample"),
+        (["--order", "max-prob"], "--order needs --sample"),
+        (["--film", "x.svg"], "--film needs --sample"),
     ):
         assert main(["runs", "show", place, *wrong]) == 2
         assert words in capsys.readouterr().err
@@ -118,7 +119,7 @@ def test_the_verb_draws_samples(run, tmp_path, capsys) -> None:
 
 @pytest.fixture(scope="module")
 def changed():
-    """A sample whose second token was replaced in pass 3, its third taken back before; EOS last."""
+    """A sample whose second token was replaced in pass 3, its third remasked before; EOS last."""
     key = {"sample_id": "a", "order": "max-prob+edit=0.9"}
     rows = [
         {"event": "reveal", "forward": 0, "position": 2, "old_token": None, "new_token": 8, "logq": -0.5},
@@ -137,7 +138,7 @@ def test_what_was_changed_and_what_ends_the_text_is_marked(changed) -> None:
     assert grid[0].split() == ["·t5", "·t9", "·t7", "‹EOS›"]
     assert grid[1].split()[1:] == ["1", "2*", "3*", "4"]
     assert "2 changes at 2 positions (*)" in text
-    assert "  pass 2: ·t8 taken back at position 2\n  pass 4: ·t6 became ·t9 at position 1" in text
+    assert "  pass 2: ·t8 remasked at position 2\n  pass 4: ·t6 became ·t9 at position 1" in text
     page = changed._repr_html_()
     assert page.count("*</sub>") == 2
     assert "changed 1 times" in page

@@ -133,7 +133,7 @@ def test_two_runs_with_different_vocabularies_keep_their_own_texts(tmp_path):
 
 
 REVISIONS = [
-    # position 1 is revealed by pass 1 and edited by 3; position 3 filled by 1, taken back by 2, filled by 4
+    # position 1 is revealed by pass 1 and edited by 3; position 3 filled by 1, remasked by 2, filled by 4
     {"event": "edit", "forward": 3, "position": 1, "old_token": 6, "new_token": 4, "logq": -0.1},
     {"event": "reveal", "forward": 1, "position": 3, "new_token": 9, "logq": -0.3},
     {"event": "remask", "forward": 2, "position": 3, "old_token": 9, "old_logq": -2.0},
@@ -158,7 +158,7 @@ def test_replay_knows_masked_new_earlier_edited_and_taken_back(revised):
     assert states(-1) == [masked] * 4
     assert states(0) == [("new", 5), masked, masked, masked]
     assert states(1) == [("earlier", 5), ("new", 6), ("new", 7), ("new", 9)]
-    assert states(2) == [("earlier", 5), ("earlier", 6), ("earlier", 7), ("taken back", 9)]
+    assert states(2) == [("earlier", 5), ("earlier", 6), ("earlier", 7), ("remasked", 9)]
     assert states(3) == [("earlier", 5), ("edited", 4), ("earlier", 7), masked]
     assert states(4) == [("earlier", 5), ("earlier", 4), ("earlier", 7), ("new", 8)]
     assert canvas(revised, 4)[1].edited

@@ -30,7 +30,7 @@ def test_every_finding_stands_under_its_outcome(page, replication):
         "Left open by this run",
     ]
     for word, part in zip(("supported", "not supported", "left open"), headings, strict=True):
-        claims = {item.claim for item in replication.reading.findings if item.word == word}
+        claims = {item.claim for item in replication.reading.findings if item.outcome == word}
         assert {claim for claim in claims if claim in part} == claims
         assert part.count("\n| ") == (len(claims) + 2 if claims else 0)
     assert "- A note." in text
@@ -71,7 +71,7 @@ def test_what_people_wrote_on_the_page_is_kept(replication, tmp_path):
 def test_a_file_that_is_no_page_is_not_overwritten(replication, tmp_path):
     place = tmp_path / "results.md"
     place.write_bytes(b"\xff\xfe\x00 not text")
-    with pytest.raises(StorageError, match="no UTF-8 text"):
+    with pytest.raises(StorageError, match="not UTF-8 text"):
         write_docs(replication, place)
     assert place.read_bytes().startswith(b"\xff\xfe")
 

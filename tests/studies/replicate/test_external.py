@@ -1,4 +1,4 @@
-"""External scores are kept by text: nothing is scored twice, and the store stands in for the evaluator."""
+"""External scores are stored by text: no text is scored twice, and the store replaces the evaluator."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Letters:
     name = "letters"
 
     def __init__(self):
-        self.asked = []
+        self.scored = []
 
     def token_logprobs(self, pairs):
-        self.asked += pairs
+        self.scored += pairs
         return [-np.log1p([ord(letter) + len(prompt) for letter in text]) for prompt, text in pairs]
 
 
@@ -58,7 +58,7 @@ def test_a_second_pass_asks_for_nothing(generated, tmp_path):
     score_texts(generated, Letters(), tmp_path / "scores")
     again = Letters()
     score_texts(generated, again, tmp_path / "scores")
-    assert again.asked == []
+    assert again.scored == []
 
 
 def test_each_text_is_scored_once_and_progress_counts_them(generated, tmp_path, monkeypatch):
@@ -66,8 +66,9 @@ def test_each_text_is_scored_once_and_progress_counts_them(generated, tmp_path, 
     evaluator, sink = Letters(), Sink()
     score_texts(generated, evaluator, tmp_path / "scores", sink)
     texts = {(row["prompt_text"], row["text"]) for row in generated.outputs().to_arrow().to_pylist()}
-    assert set(evaluator.asked) == {pair for pair in texts if pair[1]}
-    assert len(evaluator.asked) == len(set(evaluator.asked)) == sum(sink) == sink.total
+    alone = {pair for pair in texts if pair[1]}
+    assert set(evaluator.scored) == alone | {("", prompt + text) for prompt, text in alone}
+    assert len(evaluator.scored) == len(set(evaluator.scored)) == sum(sink) == sink.total
     assert max(sink) == 5
 
 
@@ -79,10 +80,10 @@ class Starting(Letters):
         self.waited = []
 
     def start(self, pairs, tell):
-        self.asked += pairs
+        self.scored += pairs
 
         def wait():
-            self.waited.append(len(self.asked))
+            self.waited.append(len(self.scored))
             tell(len(pairs))
             return Letters().token_logprobs(pairs)
 
@@ -94,9 +95,9 @@ def test_an_evaluator_that_begins_is_given_the_next_texts_meanwhile(generated, t
     evaluator, sink = Starting(), Sink()
     begun = score_texts(generated, evaluator, tmp_path / "begun", sink)
     plain = score_texts(generated, Letters(), tmp_path / "plain")
-    assert sum(sink) == sink.total == len(evaluator.asked) == len(set(evaluator.asked))
+    assert sum(sink) == sink.total == len(evaluator.scored) == len(set(evaluator.scored))
     assert len(evaluator.waited) == len(sink) > 3
-    for one, other in zip(*(found.token_logprobs(evaluator.asked) for found in (begun, plain)), strict=True):
+    for one, other in zip(*(found.token_logprobs(evaluator.scored) for found in (begun, plain)), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

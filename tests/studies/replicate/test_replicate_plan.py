@@ -11,7 +11,7 @@ from orderlens.analysis import paper
 from orderlens.errors import RunError, UnknownNameError, UserInputError
 from orderlens.rules import parse_policies
 from orderlens.studies import replicate_plan as plans
-from orderlens.studies.plan import Stored, kept_plan, read_plan
+from orderlens.studies.plan import Stored, read_plan, resumed_plan
 from orderlens.studies.replicate_plan import PRESETS, ReplicatePlan, make_plan
 
 
@@ -72,25 +72,25 @@ def test_a_plan_comes_back_as_it_was_saved(tmp_path):
     plan = make_plan("quick", "tiny", "c4")
     stored = Stored(plan, {"source": "c4"}, {"digest": "1"})
     stored.save(tmp_path)
-    assert kept_plan(tmp_path, plan) == stored
+    assert resumed_plan(tmp_path, plan) == stored
     assert json.loads((tmp_path / "plan.json").read_text())["data"] == {"source": "c4"}
 
 
 def test_a_new_folder_has_no_plan(tmp_path):
-    assert kept_plan(tmp_path / "new", make_plan("quick", "tiny", "c4")) is None
+    assert resumed_plan(tmp_path / "new", make_plan("quick", "tiny", "c4")) is None
 
 
 def test_another_plan_is_refused_by_the_name_of_what_differs(tmp_path):
     plan = make_plan("quick", "tiny", "c4")
     Stored(plan, {}, {}).save(tmp_path)
-    with pytest.raises(RunError, match=r"another seed \(0, asked for 3\)"):
-        kept_plan(tmp_path, replace(plan, seed=3))
+    with pytest.raises(RunError, match=r"another seed \(0, now 3\)"):
+        resumed_plan(tmp_path, replace(plan, seed=3))
 
 
 def test_the_evaluator_may_change(tmp_path):
-    asked = make_plan("demo", "tiny", "passages")
-    Stored(asked, {}, {}).save(tmp_path)
-    kept = kept_plan(tmp_path, replace(asked, evaluator="other"))
+    requested = make_plan("demo", "tiny", "passages")
+    Stored(requested, {}, {}).save(tmp_path)
+    kept = resumed_plan(tmp_path, replace(requested, evaluator="other"))
     assert kept.plan.evaluator == "other"
 
 
@@ -98,10 +98,10 @@ def test_where_the_work_is_done_may_change(tmp_path):
     """The folder of the data file and the batch size are not part of what is computed."""
     plan = make_plan("quick", "tiny", "/there/texts.jsonl", batch_size=256)
     Stored(plan, {}, {}).save(tmp_path)
-    kept = kept_plan(tmp_path, replace(plan, data="here/texts.jsonl", batch_size=0))
+    kept = resumed_plan(tmp_path, replace(plan, data="here/texts.jsonl", batch_size=0))
     assert kept.plan == plan
     with pytest.raises(RunError, match="another data"):
-        kept_plan(tmp_path, replace(plan, data="here/other.jsonl"))
+        resumed_plan(tmp_path, replace(plan, data="here/other.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,15 @@ def test_where_the_work_is_done_may_change(tmp_path):
 def test_a_damaged_plan_is_named(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(RunError, match="damaged"):
-        kept_plan(tmp_path, make_plan("quick", "tiny", "c4"))
+        resumed_plan(tmp_path, make_plan("quick", "tiny", "c4"))
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(RunError, match="not empty and holds no replication"):
-        kept_plan(tmp_path, make_plan("quick", "tiny", "c4"))
+        resumed_plan(tmp_path, make_plan("quick", "tiny", "c4"))
     with pytest.raises(RunError, match="is a file"):
-        kept_plan(tmp_path / "thesis.tex", make_plan("quick", "tiny", "c4"))
+        resumed_plan(tmp_path / "thesis.tex", make_plan("quick", "tiny", "c4"))
 
 
 def test_the_demo_uses_the_control_where_the_bundled_model_is_missing(monkeypatch):

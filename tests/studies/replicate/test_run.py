@@ -7,7 +7,7 @@ import json
 import pytest
 
 from orderlens.analysis import Study, as_json
-from orderlens.claims.checks import OPEN, WORDS
+from orderlens.claims.checks import OPEN, OUTCOMES
 from orderlens.claims.judge import judge
 from orderlens.common.plaintext import plain
 from orderlens.errors import RunError
@@ -15,7 +15,7 @@ from orderlens.figures.catalogue import figure_names
 from orderlens.models.loading import load_model
 from orderlens.store.reader import open_run
 from orderlens.studies.replicate import run_plan
-from orderlens.studies.results import TABLES_OF, build, find_all, views_of
+from orderlens.studies.results import TABLES_OF, build, replication_findings, views_of
 from orderlens.studies.runner import decode
 
 
@@ -78,7 +78,7 @@ def test_figures_and_findings_are_there(replication):
         assert [path.suffix for path in item.paths] == [".svg", ".png", ".json"]
     stored = json.loads((results.folder / "findings.json").read_text())
     assert [item["id"] for item in stored["findings"]] == [item.id for item in results.reading.findings]
-    assert {item["word"] for item in stored["findings"]} <= set(WORDS)
+    assert {item["outcome"] for item in stored["findings"]} <= set(OUTCOMES)
     assert stored["n_checks"] == results.reading.n_checks > 0
     written = (results.folder / "findings.txt").read_text()
     assert f"{stored['n_checks']} checks were made" in written
@@ -86,7 +86,7 @@ def test_figures_and_findings_are_there(replication):
 
 
 def test_the_broken_control_is_found_out(replication):
-    words = {item.id: item.word for item in replication.reading.findings}
+    words = {item.id: item.outcome for item in replication.reading.findings}
     assert words["chain-rule-per-text"] == "supported"
 
 
@@ -126,14 +126,14 @@ def test_fewer_texts_than_wanted_and_no_sweep(tmp_path, small_plan):
         data=str(data), temperatures=(), n_texts=6, questions=0, score_orders=("forced-ar", "random:0")
     )
     traces = decode(plan, tmp_path / "out")
-    assert "3 of 6 wanted texts" in traces.notes[0]
+    assert "3 of 6 requested texts" in traces.notes[0]
     assert "left out: 3 too short (fewer than" in traces.notes[1]
     assert not (tmp_path / "out" / "runs" / "sweep").exists()
     studies = views_of(Study.open(tmp_path / "out"))
     tables = build(studies)
     assert "temperature" not in {table.name for table in tables}
-    reading = judge(find_all(studies))
-    assert {item.word for item in reading.findings} == {OPEN}
+    reading = judge(replication_findings(studies))
+    assert {item.outcome for item in reading.findings} == {OPEN}
     assert "3 of at least 6 texts" in reading.findings[1].sentence()
 
 

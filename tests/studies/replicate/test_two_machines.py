@@ -1,4 +1,4 @@
-"""Decoding on one machine and making the results on another; stages in processes of their own."""
+"""Decoding on one machine and writing the results on another; stages in separate processes."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def decoded(tmp_path_factory):
     """A folder decoded by two bare processes side by side, and what they wrote to standard error."""
     there = tmp_path_factory.mktemp("there")
     data, out = texts_in(there / "data"), there / "out"
-    asked = [("score,measure", "3"), ("generate,sweep", "3")]
+    parts = [("score,measure", "3"), ("generate,sweep", "3")]
     workers = [
         start(COMMAND, NOT_FOR_DECODING, *command(data, out, "--stages", stages, "--batch-size", size))
-        for stages, size in asked
+        for stages, size in parts
     ]
     logs = [worker.communicate(timeout=300) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], logs
@@ -119,7 +119,7 @@ def test_the_results_are_made_elsewhere_without_a_model(decoded, tmp_path, monke
     assert main(["replicate", "--out", str(out), "--stages", "results", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert {table["table"] for table in made["tables"]} >= {"fixed-sequence", "generation", "temperature"}
-    assert {item["id"]: item["word"] for item in made["reading"]["findings"]}[
+    assert {item["id"]: item["outcome"] for item in made["reading"]["findings"]}[
         "chain-rule-per-text"
     ] == "supported"
     assert "stage external" in made["notes"][-1]

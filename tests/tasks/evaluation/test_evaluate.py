@@ -60,7 +60,7 @@ def test_traces_are_those_of_generate() -> None:
 
 def test_an_interrupted_run_resumes_to_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = small(tmp_path / "whole")
-    work, calls = running.begin, []
+    work, calls = running.decode_unit, []
 
     def dies(spec: Any, unit: Any, *more: Any) -> Any:
         calls.append(unit)
@@ -68,7 +68,7 @@ def test_an_interrupted_run_resumes_to_the_same_rows(tmp_path: Path, monkeypatch
             raise KeyboardInterrupt
         return work(spec, unit, *more)
 
-    monkeypatch.setattr(running, "begin", dies)
+    monkeypatch.setattr(running, "decode_unit", dies)
     with pytest.raises(KeyboardInterrupt):
         small(tmp_path / "cut")
     assert 0 < len(rows(ol.open_run(tmp_path / "cut"), "verdicts")) < 12
@@ -154,7 +154,7 @@ def test_items_that_cannot_fit_are_named(scenes: Path) -> None:
         ({"tasks": "arithm"}, UnknownNameError, "did you mean 'arith'"),
         ({"tasks": ""}, UserInputError, "at least one task"),
         ({"tasks": "arith,arith"}, UserInputError, "each once"),
-        ({"orders": "oracle-max-q"}, UserInputError, "needs a known target"),
+        ({"orders": "oracle-max-q"}, UserInputError, "needs the target"),
         ({"graders": {"arith": "nope"}}, UnknownNameError, "unknown grader 'nope'"),
         ({"graders": {"cmath": "last-number"}}, UserInputError, "not among arith, choice"),
         ({"sources": {"arith": "missing.jsonl"}}, DataFileError, "does not exist"),
@@ -252,7 +252,7 @@ def test_endings_are_scored_by_the_joint_whatever_shares_a_batch(batch_size: int
 def test_regrading_an_unfinished_run_leaves_it_unfinished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work, calls = running.begin, []
+    work, calls = running.decode_unit, []
 
     def dies(*given: Any) -> Any:
         calls.append(given)
@@ -260,7 +260,7 @@ def test_regrading_an_unfinished_run_leaves_it_unfinished(
             raise KeyboardInterrupt
         return work(*given)
 
-    monkeypatch.setattr(running, "begin", dies)
+    monkeypatch.setattr(running, "decode_unit", dies)
     with pytest.raises(KeyboardInterrupt):
         small(tmp_path / "cut", tasks="choice")
     before = rows(ol.open_run(tmp_path / "cut"), "verdicts")

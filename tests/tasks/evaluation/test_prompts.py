@@ -31,7 +31,7 @@ def model() -> HiddenMarkovModel:
     return made
 
 
-def asked(lengths: list[int], name: str = "arith") -> ChosenTask:
+def chosen(lengths: list[int], name: str = "arith") -> ChosenTask:
     docs = {str(place): {"prompt": "x" * n, "answer": 1} for place, n in enumerate(lengths)}
 
     class Plain:
@@ -44,6 +44,42 @@ def asked(lengths: list[int], name: str = "arith") -> ChosenTask:
 
     Plain.name = name  # type: ignore[attr-defined]
     return ChosenTask(Plain(), "rule", "here.jsonl", docs)  # type: ignore[arg-type]
+
+
+def test_another_prompt_is_written_and_recorded(model: HiddenMarkovModel, tmp_path: Path) -> None:
+    row = {"question_id": 7, "question": "Which?", "options": ["x ", "N/A", "z"], "answer": "C"}
+    (tmp_path / "m.jsonl").write_text(json.dumps(row) + "\n")
+    given: dict[str, Any] = {"sources": {"mmlu-pro": tmp_path / "m.jsonl"}}
+    model.max_positions = 4096  # type: ignore[misc]
+    texts, records = [], []
+    for prompts in (None, {"mmlu-pro": "opencompass"}):
+        made = write_prompts(
+            model, choose_tasks("mmlu-pro", prompts=prompts, **given), GenerationSettings(8), chat=False
+        )
+        texts.append(made.items["mmlu-pro", "7"].prompt)
+        records.append(made.record()["tasks"]["mmlu-pro"])
+    assert texts[0].startswith("Answer the multiple-choice question below.")
+    assert texts[1] == (
+        "Answer the following multiple choice question. The last line of your response should be of the "
+        "following format: 'ANSWER: $LETTER' (without quotes) where LETTER is one of Options(e.g. one of "
+        "ABCDEFGHIJKLMNOP). Think step by step before answering.\n\nQuestion:\n\nWhich?\n\n"
+        "Options:\n\nA. x \nC. z\n\nSolution:"
+    )
+    assert records[1] == records[0] | {"prompt": "opencompass"}
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [
+        ({"mmlu-pro": "opencompas"}, "did you mean 'opencompass'"),
+        ({"cmath": "opencompass"}, "which is not among mmlu-pro"),
+    ],
+)
+def test_unknown_prompts_are_refused(prompts: dict[str, str], said: str) -> None:
+    with pytest.raises(UserInputError, match=said):
+        choose_tasks("mmlu-pro", prompts=prompts)
+    with pytest.raises(UnknownNameError, match="known: only its own; leave out --prompt"):
+        choose_tasks("cmath", prompts={"cmath": "x"})
 
 
 @pytest.mark.parametrize(
@@ -137,7 +173,7 @@ def test_prompt_and_response_are_rounded_up_to_whole_blocks(
 
 def test_prompts_that_cannot_fit_are_named_and_left_out(model: HiddenMarkovModel) -> None:
     settings = GenerationSettings(8, 0.0, 0, anchor="zero")
-    prompts = write_prompts(model, [asked([3, 60, 56, 99], "one"), asked([1], "two")], settings)
+    prompts = write_prompts(model, [chosen([3, 60, 56, 99], "one"), chosen([1], "two")], settings)
     assert [(sample.task, sample.id) for sample in prompts.samples] == [
         ("one", "0"),
         ("one", "2"),
@@ -157,7 +193,7 @@ def test_prompts_that_cannot_fit_are_named_and_left_out(model: HiddenMarkovModel
     with pytest.raises(
         UserInputError, match=r"no prompt leaves room for 8 tokens in the 64 .*--max-new-tokens"
     ):
-        write_prompts(model, [asked([80])], settings)
+        write_prompts(model, [chosen([80])], settings)
 
 
 def test_a_model_without_a_template_gets_the_cue() -> None:

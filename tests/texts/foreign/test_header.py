@@ -39,7 +39,7 @@ def test_what_the_user_names_wins_over_what_a_name_suggests():
     assert header.field("logprob", -9) is None
     assert header.field("mine", -1) == "logq"
     assert header.unknown == ["logprob"]
-    with pytest.raises(UserInputError, match="there is no field 'logp'"):
+    with pytest.raises(UserInputError, match="unknown field 'logp'"):
         Header("t.csv", {"logp": "mine"})
 
 
@@ -82,7 +82,7 @@ def test_one_of_step_and_position_is_enough(rank):
         header.field(column, 1)
     header.require()
     first, second = header.notes()
-    assert first == "column 'lgq' is not read", "three letters: no guess"
-    assert second == "column 'xy' is not read"
+    assert first == "column 'lgq' is ignored", "three letters: no guess"
+    assert second == "column 'xy' is ignored"
     header.field("positon", 1)
-    assert header.notes()[-1] == "column 'positon' is not read; did you mean 'position'?"
+    assert header.notes()[-1] == "column 'positon' is ignored; did you mean 'position'?"

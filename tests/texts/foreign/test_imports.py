@@ -135,10 +135,10 @@ def test_verdicts_are_kept(tmp_path: Path, rows: list[dict[str, object]]) -> Non
 @pytest.mark.parametrize(
     ("row", "change", "words"),
     [
-        (3, {"step": 2}, "line 4 (sample 'a', order 'forced-ar'): step 2 is already that of line 3"),
+        (3, {"step": 2}, "line 4 (sample 'a', order 'forced-ar'): step 2 also occurs in line 3"),
         (3, {"step": 9}, "line 5 (sample 'a', order 'forced-ar'): step 4 comes after step 2"),
         (0, {"step": 5}, "line 2"),
-        (5, {"position": 4}, "line 6 (sample 'a', order 'forced-ar'): position 4 is already that of line 1"),
+        (5, {"position": 4}, "line 6 (sample 'a', order 'forced-ar'): position 4 also occurs in line 1"),
         (5, {"position": -1}, "line 6: position is -1, not a whole number"),
         (5, {"position": None}, "line 6: position is missing; other rows have it"),
         (4, {"logq": 0.7}, "line 5: logq is 0.7; a log-probability is finite and at most 0; write"),
@@ -148,9 +148,9 @@ def test_verdicts_are_kept(tmp_path: Path, rows: list[dict[str, object]]) -> Non
         (4, {"logq": None}, "line 5: logq is missing"),
         (4, {"order": " "}, "line 5: order is missing"),
         (4, {"prompt": "other"}, "line 5 (sample 'a', order 'forced-ar'): prompt differs"),
-        (8, {"text": "x"}, "so texts were generated; say so with --temperature T"),
+        (8, {"text": "x"}, "so the texts were generated; add --temperature T"),
         (4, {"is_eos": "maybe"}, "line 5: is_eos is 'maybe', neither true nor false"),
-        (4, {"logq": [-1.0, -2.0], "position": [1]}, "line 5: lists of one trace"),
+        (4, {"logq": [-1.0, -2.0], "position": [1]}, "line 5: the lists of a trace"),
         (4, {"logq": True}, "line 5: logq is True, not a number"),
         (4, {"seed": True}, "line 5: seed is True, not a whole number"),
         (4, {"log_prob": -1.0}, "columns 'logq' and 'log_prob' both mean logq"),
@@ -168,7 +168,7 @@ def test_what_does_not_add_up_is_one_line_with_its_place(
 
 
 def test_empty_lists_are_no_trace(tmp_path: Path) -> None:
-    with pytest.raises(ol.errors.DataFileError, match="holds no reveals"):
+    with pytest.raises(ol.errors.DataFileError, match="has no reveals"):
         imported(tmp_path, [{"sample": "a", "order": "mine", "step": [], "logq": []}])
 
 
@@ -197,7 +197,7 @@ def test_what_a_file_does_not_tell_is_said(tmp_path: Path) -> None:
     sample = open_run(tmp_path / "run").sample("a")
     assert sample.piece(sample.traces[0], -1) == "?"
     for words in (
-        "'entrop' is not read; did you mean 'entropy'?",
+        "'entrop' is ignored; did you mean 'entropy'?",
         "no position",
         "no token text",
         "no temperature",
@@ -243,6 +243,8 @@ def test_the_verb_takes_names_of_columns_and_everything_reads_the_run(
     assert main(["runs", "import", file, "--out", run, "--column", "logq"]) == 2
     assert "FIELD=COLUMN" in capsys.readouterr().err
     assert main(["runs", "import", file, "--out", run, "--column", "log=lp"]) == 2
-    assert "there is no field 'log'" in capsys.readouterr().err
+    assert "unknown field 'log'" in capsys.readouterr().err
     assert main(["runs", "import", file, "--out", run, "--column", "logq=lp", "--column", "logq=x"]) == 2
-    assert "--column 'logq=x' gives logq a second time; give each name one value" in capsys.readouterr().err
+    assert (
+        "--column 'logq=x' gives a second value for logq; give each name one value" in capsys.readouterr().err
+    )

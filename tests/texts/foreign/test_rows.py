@@ -28,7 +28,7 @@ def read(tmp_path, *rows):
         ("logq", 1e-6, 0.0),
         ("step", 3.0, 3),
         ("step", "4", 4),
-        ("step", LARGEST, LARGEST),
+        ("position", LARGEST, LARGEST),
         ("seed", -5, -5),
         ("seed", 2**40, 2**40),
         ("seed", None, None),
@@ -70,6 +70,13 @@ def test_a_value_is_understood(tmp_path, column, value, expected):
         ("step", 0.5, r"step is 0\.5, not a whole number from 0 to 2,147,483,647"),
         ("step", -1, "step is -1, not a whole number"),
         ("step", LARGEST + 1, "step is 2147483648, not a whole number"),
+        ("step", 1_000_001, "step is 1,000,001; it must be at most 1,000,000"),
+        ("forward", 10**7, "forward is 10,000,000; it must be at most 1,000,000"),
+        ("logq", -1e7, r"logq is -1e\+07; values beyond ±1,000,000 nats are refused"),
+        ("entropy", 1e300, r"entropy is 1e\+300; values beyond"),
+        ("order", "a\x1b[31m", r"order contains the control character '\\x1b'; remove it"),
+        ("id", "a\nb", r"sample_id contains the control character '\\n'; remove it"),
+        ("task", "a\u202eb", r"task contains the control character '\\u202e'"),
         ("step", True, "step is True, not a whole number"),
         ("step", "inf", "step is 'inf', not a whole number"),
         ("seed", True, "seed is True, not a whole number"),
@@ -107,9 +114,9 @@ def test_a_row_of_lists_is_a_trace_and_single_values_hold_for_all_of_it(tmp_path
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"step": [0, 1], "logq": [-1]}, r"equally long \(step 2, logq 1\)"),
-        ({"step": [0]}, r"lists of one trace, logq among them, must be equally long \(step 1\)"),
-        ({"step": [], "logq": []}, "holds no reveals: its lists are empty"),
+        ({"step": [0, 1], "logq": [-1]}, r"equal lengths \(step 2, logq 1\)"),
+        ({"step": [0]}, r"with logq among them, must have equal lengths \(step 1\)"),
+        ({"step": [], "logq": []}, "has no reveals: its lists are empty"),
     ],
 )
 def test_lists_that_are_no_trace_are_refused(tmp_path, row, message):

@@ -45,7 +45,10 @@ def test_ids_with_texts_are_kept_and_must_agree(tmp_path: Path) -> None:
     (output,) = run.outputs().to_arrow().to_pylist()
     assert (output["token_ids"], output["text"]) == ([7, 9, 7], "xyx")
     for change, message in (
-        ({"text": ["x", "y", "z"]}, r"line 3 .*token 7 is 'z' here and 'x' before; decode each id alone"),
+        (
+            {"text": ["x", "y", "z"]},
+            r"line 3 .*token 7 is 'z' here and 'x' before; decode each id separately",
+        ),
         ({"token_id": [7, None, 7]}, r"line 2 .*token_id is missing; other rows have it"),
     ):
         place = tmp_path / "bad"
@@ -103,7 +106,7 @@ def test_blocks_are_counted_from_the_first_position(
         ({}, {"temperature": -1.0}, UserInputError, "temperature=-1 must be 0 .greedy. or more"),
         ({}, {"temperature": float("nan")}, UserInputError, "temperature=nan must be"),
         ({}, {"columns": {"logq": "nowhere"}}, DataFileError, "has no column 'nowhere'; it has"),
-        ({}, {"columns": {"log": "logq"}}, UserInputError, "there is no field 'log'"),
+        ({}, {"columns": {"log": "logq"}}, UserInputError, "unknown field 'log'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(

@@ -55,14 +55,14 @@ def test_one_trace_that_starts_at_zero_means_all_count_from_zero():
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"step": [0, 1, 1]}, "line 4 .*: step 1 is already that of line 3; .* call the column forward"),
-        ({"step": [0, 1, 3]}, "line 4 .*: step 3 comes after step 1; steps count on without gaps"),
+        ({"step": [0, 1, 1]}, "line 4 .*: step 1 also occurs in line 3; .* name the column forward"),
+        ({"step": [0, 1, 3]}, "line 4 .*: step 3 comes after step 1; steps must start at 0 or 1"),
         ({"step": [1, 2, 4]}, "line 4 .*: step 4 comes after step 2"),
         ({"step": [2, 3, 4]}, "line 2 .*: step 2 comes first"),
-        ({"step": [0, 1, 2], "forward": [0, 2, 1]}, "line 4 .*: forward goes back from that of line 3"),
+        ({"step": [0, 1, 2], "forward": [0, 2, 1]}, "line 4 .*: forward is smaller than in line 3"),
         (
             {"position": [4, 5, 4]},
-            "line 4 .*: position 4 is already that of line 2; .*record the last reveal",
+            "line 4 .*: position 4 also occurs in line 2; .*column event",
         ),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_value_per_trace_must_not_change_within_it():
     found = sort_traces(rows)
     assert per_trace(found, "prompt") == ["x", "y"]
     assert per_trace(found, "task") is None
-    with pytest.raises(DataFileError, match=r"line 3 .*: correct differs from that of earlier rows"):
+    with pytest.raises(DataFileError, match=r"line 3 .*: correct differs from earlier rows"):
         per_trace(found, "correct")
 
 
@@ -97,7 +97,7 @@ def test_scored_texts_must_agree_between_orders():
     two = {"order": ["x", "x", "y", "y"], "position": [4, 5, 5, 4]}
     check_same_text(sort_traces(rows_of(**two)), [1, 2, 2, 1])
     with pytest.raises(
-        DataFileError, match=r"line 4 .*: another token than .*line 3 .* at position 5, so texts"
+        DataFileError, match=r"line 4 .*: the token differs from .*line 3 .* at position 5, so the texts"
     ):
         check_same_text(sort_traces(rows_of(**two)), [1, 2, 3, 1])
     check_same_text(sort_traces(rows_of(**two), 0.0), [1, 2, 3, 1])

@@ -1,4 +1,4 @@
-"""Every numerical claim of the paper's appendix, re-derived: the paper's number, ours, whether it stands."""
+"""Every numerical claim of the paper's appendix, re-derived: the paper's number, ours, whether it holds."""
 
 from collections.abc import Iterator
 

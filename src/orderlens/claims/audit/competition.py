@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, ndtr, owens_t
 
 from orderlens.claims.audit.model import CONFIGURED_VOCABULARY, Claim, holds_if
-from orderlens.theory._crowd import equal_crowd, mixed_bend
+from orderlens.theory._competition import equal_competitors, unequal_bend
 from orderlens.theory._inputs import Array
 from orderlens.theory.competitors import success_k
 from orderlens.theory.concavity import critical_sigma
@@ -25,7 +25,7 @@ def two_competitors() -> Claim:
     u = np.linspace(-8.0, 8.0, 161)
     h = u / np.sqrt(2.0)
     reference = ndtr(h) - 2.0 * owens_t(h, 1.0 / np.sqrt(3.0))
-    gap = float(np.max(np.abs(np.exp(equal_crowd(u, 2.0).log_win) - reference)))
+    gap = float(np.max(np.abs(np.exp(equal_competitors(u, 2.0).log_win) - reference)))
     return Claim(
         "k-competitors",
         "A.4, extension",
@@ -40,7 +40,7 @@ def two_competitors() -> Claim:
 def prekopa() -> Claim:
     """Is log F_{W_k} concave in its argument?"""
     u = np.linspace(-40.0, 12.0, 209)
-    smallest = min(float(np.min(equal_crowd(u, float(k)).bend)) for k in (2, 10, 1000, _S - 1))
+    smallest = min(float(np.min(equal_competitors(u, float(k)).bend)) for k in (2, 10, 1000, _S - 1))
     return Claim(
         "prekopa",
         "A.4, extension",
@@ -75,7 +75,9 @@ def zipf() -> Claim:
     log_weights, counts = _grouped_zipf(_S - 1, 0.05)
     logits = np.linspace(-9.0, 7.0, 33)
     worst = {
-        sigma: min(mixed_bend((x - log_weights) / sigma, counts) / (sigma * float(expit(x))) for x in logits)
+        sigma: min(
+            unequal_bend((x - log_weights) / sigma, counts) / (sigma * float(expit(x))) for x in logits
+        )
         for sigma in (0.1, 0.5, 1.0, 2.0)
     }
     text = ", ".join(f"{ratio:.2f}" for ratio in worst.values())
@@ -165,7 +167,7 @@ def uniform_below() -> Claim:
 
 
 def uniform_above() -> Claim:
-    """The theorem without its premise: abstract and introduction state it without a condition on σ."""
+    """The theorem without its premise: abstract and introduction state no condition on σ."""
     uneven, even = _a([0.9, 0.4], 2.0), _a([0.6, 0.6], 2.0)
     near_uneven, near_even = _a([0.75, 0.61], 1.1), _a([float(np.sqrt(0.75 * 0.61))] * 2, 1.1)
     return Claim(
@@ -173,8 +175,8 @@ def uniform_above() -> Claim:
         "A.5",
         "at fixed P, recoverability is uniquely maximised by spreading uniformly",
         "always",
-        f"sigma = 2: A(.9, .4) = {uneven:.9f} > A(.6, .6) = {even:.9f}; "
-        f"sigma = 1.1: A(.75, .61) = {near_uneven:.9f} > {near_even:.9f}",
+        f"sigma = 2: A(0.9, 0.4) = {uneven:.9f} > A(0.6, 0.6) = {even:.9f}; "
+        f"sigma = 1.1: A(0.75, 0.61) = {near_uneven:.9f} > {near_even:.9f}",
         holds_if(uneven <= even),
         "false above sigma0; the paper does not estimate sigma",
         {"uneven_2": uneven, "even_2": even, "uneven_1.1": near_uneven, "even_1.1": near_even},
@@ -190,8 +192,9 @@ def signed_curvature() -> Claim:
         "A.5, boxed",
         "log A = n g(mean) - (n/2)|g''(mean)| Var to second order",
         "-|g''|",
-        f"g''(log .7) = {curvature:+.6f} at sigma = 1.1; q = (.75, .65): exact loss {pair.exact_loss:+.2e}, "
-        f"signed second order {pair.loss:+.2e}, printed form {abs(pair.loss):+.2e}",
+        f"g''(log 0.7) = {curvature:+.6f} at sigma = 1.1; q = (0.75, 0.65): "
+        f"exact loss {pair.exact_loss:+.2e}, signed second order {pair.loss:+.2e}, "
+        f"printed form {abs(pair.loss):+.2e}",
         holds_if(curvature < 0),
         "the term is +(n/2) g'' Var with the sign of g''; the printed form is right only where g'' < 0",
         {"curvature": curvature, "exact_loss": pair.exact_loss, "signed_loss": pair.loss},
@@ -226,7 +229,7 @@ def variance_orders() -> Claim:
         f"n = 99, mean -0.35, sigma = 0.1: Var {first.var():.5f} has log A = {one:.3f}, "
         f"Var {second.var():.4f} has log A = {two:.3f}",
         holds_if(one >= two),
-        "only majorisation orders A for every concave g; one deep bottleneck can cost more than much spread",
+        "only majorisation ranks A for every concave g; one deep bottleneck can cost more than a wide spread",
         {"var_one": float(first.var()), "var_two": float(second.var()), "log_a_one": one, "log_a_two": two},
     )
 

@@ -139,7 +139,7 @@ def small_sigma_step() -> Claim:
         "error O(sigma^3)",
         "leading term over exact margin at sigma = 0.1: "
         + ", ".join(f"{item:.3g}" for item in ratio)
-        + " at q = .2, .4, .49, .499",
+        + " at q = 0.2, 0.4, 0.49, 0.499",
         "incomplete",
         "the error term is not uniform as q -> 1/2; the statement is true, see repaired-proof",
         {f"ratio_at_{value:g}": float(item) for value, item in zip(q, ratio, strict=True)},

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from orderlens.analysis import paper
-from orderlens.theory._crowd import equal_crowd
+from orderlens.theory._competition import equal_competitors
 from orderlens.theory.competitors import success_k
 from orderlens.theory.concavity import critical_sigma
 from orderlens.theory.spreading import log_distortion, log_recoverability
@@ -21,16 +21,16 @@ Standing = Literal["holds", "fails", "incomplete"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One statement of the paper beside our own computation of it.
+    """One statement of the paper and our own computation of it.
 
     Attributes:
         name: short id, unique.
-        section: where the paper says it (A: proofs, B: downstream protocol, C: sampling).
+        section: its place in the paper (A: proofs, B: downstream protocol, C: sampling).
         statement: the claim in our words.
         paper: the paper's number or condition.
-        ours: what we compute.
-        standing: whether the claim survives.
-        note: what to know when it does not, or under which condition it does.
+        ours: our computed value.
+        standing: whether the claim holds.
+        note: why it fails, or the condition under which it holds.
         values: the computed numbers, by name.
     """
 
@@ -80,7 +80,7 @@ def likelihood_spread() -> Claim:
         f"{printed:.2f}",
         f"{high - low:.2f} from the printed means {high:.2f} and {low:.2f}",
         holds_if(abs(high - low - printed) < 0.005),
-        "a range of means over orders; the mean over sequences of their own ranges is larger",
+        "a range of means over orders; the mean of the ranges of single sequences is larger",
         {"spread": high - low},
     )
 
@@ -105,7 +105,7 @@ def closed_form() -> Claim:
     y = np.log(np.concatenate([np.geomspace(1e-12, 0.5, 40), 1.0 - np.geomspace(0.49, 1e-6, 40)]))
     logit = y - np.log(-np.expm1(y))
     gap = max(
-        float(np.max(np.abs(equal_crowd(logit / sigma, 1.0).log_win / log_success(y, sigma) - 1.0)))
+        float(np.max(np.abs(equal_competitors(logit / sigma, 1.0).log_win / log_success(y, sigma) - 1.0)))
         for sigma in (0.5, 1.0, 3.0)
     )
     return Claim(
@@ -127,7 +127,7 @@ def zero_noise() -> Claim:
         "A.4, step 6",
         "as sigma -> 0 the success probability becomes the threshold 1[q > 1/2]",
         "0 and 1",
-        f"f(.499) = {below:.1e}, f(.501) = 1 - {1.0 - above:.1e} at sigma = 1e-4",
+        f"f(0.499) = {below:.1e}, f(0.501) = 1 - {1.0 - above:.1e} at sigma = 1e-4",
         holds_if(below < 1e-9 and above > 1 - 1e-9),
         "true for one competitor; with k equal ones the threshold is at q = 1/(k + 1)",
         {"below": below, "above": above},
@@ -143,7 +143,7 @@ def conservative() -> Claim:
         "A.2",
         "putting all residual mass on one competitor is the hardest allocation for the target",
         "f_1 <= f_k",
-        f"f_1(.05) = {one:.4f} > f_2(.05) = {two:.4f} at sigma = 1",
+        f"f_1(0.05) = {one:.4f} > f_2(0.05) = {two:.4f} at sigma = 1",
         holds_if(one <= two),
         f"in the tail many weak competitors are harder: f_2 < f_1 for q < {crossing:.4f} at sigma = 1",
         {"f1": one, "f2": two, "crossing_q": float(crossing)},

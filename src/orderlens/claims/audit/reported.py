@@ -24,8 +24,8 @@ def _printed(table: str, column: str) -> np.ndarray:
 
 ACCURACY, RHO = _printed("downstream", "accuracy"), _printed("within-cell", "rho")
 """Accuracy in percent, and the Spearman correlation of Var and correctness."""
-PPL_TABLE = np.array([paper.value("generation", "external_ppl", order) for order in _ORDERS])
-PPL_APPENDIX = np.array([paper.value("temperature", order, "0", "external_ppl") for order in _ORDERS])
+PPL_TABLE = np.array([paper.value("generation", "external_ppl_whole", order) for order in _ORDERS])
+PPL_APPENDIX = np.array([paper.value("temperature", order, "0", "external_ppl_whole") for order in _ORDERS])
 
 
 def _listed(values: np.ndarray) -> str:
@@ -123,7 +123,7 @@ def correlations() -> Claim:
         "spearman-signs",
         "B",
         "rho(Var, correct) is negative in all 16 cells; MMLU-Pro structured, CMath Random, IFEval as given",
-        "-.30 to -.34, -.39, <= .13",
+        "-0.30 to -0.34, -0.39, <= 0.13",
         f"{int((RHO < 0).sum())} of 16 negative; {choice.max():.3f} to {choice.min():.3f}, {arithmetic:.3f}, "
         f"<= {instructions:.3f}",
         holds_if(

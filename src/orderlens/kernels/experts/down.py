@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The grouped product with the down weights over tiles of assignments, with a rest or without as ``gate_up``.
+"""The grouped product with the down weights over tiles of assignments, with or without a remainder.
 
 Shape letters: C model width, F expert width, A assignments, E experts, M tiles.
 """
@@ -28,7 +28,7 @@ def _inner_tile(
     BLOCK_K: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Return the places low … low + ROWS − 1 of inner [A, WIDTH]; those behind ``high`` do not count."""
+    """Return the places low … low + ROWS − 1 of inner [A, WIDTH]; those from ``high`` on do not count."""
     if TILED:
         tile = inner.load([low, k])
     else:
@@ -104,10 +104,10 @@ def _down_kernel(
 ):
     """Multiply by the down weights tile by tile; any grid.
 
-    Reads inner [A, F] in sorted order (when TILED descriptors of ROWS × BLOCK_K and REST × BLOCK_K; rows of
-    the next expert behind a tile's end are computed and not written), weights [E·C, F] (likewise, of
-    BLOCK_N × BLOCK_K), tiles and used; writes out [A, C] in the order of assignments. Scattering rows here,
-    one per assignment, needs no atomics: ``combine`` adds them in a fixed order.
+    Reads inner [A, F] in sorted order (if TILED, descriptors of ROWS × BLOCK_K and REST × BLOCK_K; rows of
+    the next expert after a tile's end are computed but not written), weights [E·C, F] (if TILED, a descriptor
+    of BLOCK_N × BLOCK_K), tiles and used; writes out [A, C] in the order of assignments. Each assignment has
+    its row, so that no atomics are needed: ``combine`` adds the rows in a fixed order.
     """
     panels: tl.constexpr = C // BLOCK_N
     for item in range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0)):
@@ -136,7 +136,7 @@ def _down_kernel(
 
 
 def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tiling, rest: int = 0) -> Tensor:
-    """Return every assignment's output [A, C], in the order of assignments (a token's rows together)."""
+    """Return every assignment's output [A, C], in the order of assignments (by token)."""
     if tiling.specialised and not rest:
         from orderlens.kernels.experts import specialised
 

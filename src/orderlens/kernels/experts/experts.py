@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The experts of one layer: sorted into tiles, two grouped products, and the weighted sum.
+"""The experts of one layer: sorting into tiles, two grouped products, and the weighted sum.
 
 The down product writes one row per assignment; ``combine`` adds a token's rows in a fixed order (so results
-do not vary), adds the residual and applies the next norm. How large tiles are depends on how many tokens an
-expert holds; every tiling gives the same numbers, bit for bit.
+are deterministic), adds the residual and applies the next norm. The tile size depends on the number of tokens
+per expert; all tilings give bit-identical results (of 16-bit weights).
 
 Shape letters: T tokens, C model width, F expert width, K experts per token, A = T·K assignments, E experts.
 """
@@ -18,8 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 from orderlens.kernels.experts.down import down
+from orderlens.kernels.experts.float8 import down8, gate_up8
 from orderlens.kernels.experts.gate_up import gate_up
-from orderlens.kernels.experts.tiling import Tiling
+from orderlens.kernels.experts.tiling import BYTES, Tiling
 from orderlens.kernels.experts.visits import Visits, plan_visits
 from orderlens.kernels.gpu import HOPPER, Gpu
 from orderlens.kernels.rowwise import scaled_rms
@@ -31,8 +32,8 @@ class ExpertTiling:
     """Tokens per tile, and the launch parameters of both products.
 
     Attributes:
-        rows: full part of a tile, a power of two.
-        rest: places beyond it that may ride along, a power of two or 0.
+        rows: assignments in the full part of a tile, a power of two.
+        rest: maximum further assignments of a tile that reuse its weights, a power of two or 0.
         gate_up, down: launch parameters.
     """
 
@@ -41,17 +42,20 @@ class ExpertTiling:
     gate_up: Tiling
     down: Tiling
 
-    def fitting(self, gpu: Gpu) -> ExpertTiling:
-        """Return it as this GPU can run it; on a Hopper just as it is.
+    def fitting(self, gpu: Gpu, weight_bytes: int = BYTES) -> ExpertTiling:
+        """Return this tiling adapted to a GPU and the bytes of a weight; on a Hopper it is unchanged.
 
-        A rest needs twice the accumulators, which only the Hopper's way of multiplying keeps out of the
-        warps' way, and more shared memory: elsewhere tiles have none.
+        A rest needs twice the accumulators and more shared memory. Only Hopper's warpgroup products leave
+        enough registers for it, so tiles have no rest on other GPUs.
         """
-        rest = self.rest if gpu.descriptors and gpu.shared_bytes >= HOPPER.shared_bytes else 0
+        rest = self.rest if _has_registers(gpu) else 0
         rows = self.rows + rest
-        return ExpertTiling(
-            self.rows, rest, self.gate_up.fitting(rows, 2, gpu), self.down.fitting(rows, 1, gpu)
-        )
+        gate_up = self.gate_up.fitting(rows, 2, gpu, weight_bytes)
+        return ExpertTiling(self.rows, rest, gate_up, self.down.fitting(rows, 1, gpu, weight_bytes))
+
+
+def _has_registers(gpu: Gpu) -> bool:
+    return gpu.descriptors and gpu.shared_bytes >= HOPPER.shared_bytes
 
 
 TILINGS = (
@@ -65,14 +69,28 @@ TILINGS = (
         ExpertTiling(128, 0, Tiling(128, 64, 8, 4, programs=1), Tiling(128, 64, 4, 3, 2, specialised=True)),
     ),
 )
-"""(largest mean of assignments per expert, tiling), chosen on an H200; ``bench_llada2.py --tune`` measures
-candidates. Other GPUs get what of it fits them."""
+"""(maximum mean assignments per expert, tiling), tuned on an H200; ``bench_llada2.py --tune`` measures
+candidates. ``fitting`` adapts them to other GPUs."""
+FLOAT8_TILINGS = (
+    (10.0, ExpertTiling(16, 0, Tiling(64, 128, 4, 3), Tiling(64, 128, 4, 3))),
+    (50.0, ExpertTiling(32, 0, Tiling(64, 128, 4, 3), Tiling(128, 128, 8, 3))),
+    (float("inf"), ExpertTiling(64, 0, Tiling(128, 128, 4, 2), Tiling(128, 128, 8, 3))),
+)
+"""The same for float8 weights; the kernels of ``float8`` support neither a rest nor warp specialisation."""
 
 
-def choose_tiling(n_assignments: int, n_experts: int, gpu: Gpu = HOPPER) -> ExpertTiling:
-    """Return the tiling for this many assignments on this GPU."""
-    mean = n_assignments / n_experts
-    return next(tiling for limit, tiling in TILINGS if mean <= limit).fitting(gpu)
+def choose_tiling(
+    n_assignments: int, n_experts: int, gpu: Gpu = HOPPER, *, float8: bool = False
+) -> ExpertTiling:
+    """Return the tiling for this number of assignments and kind of weights on this GPU.
+
+    Float8 products need registers for the sums of a step; the largest tiles have them on Hopper only.
+    """
+    mean, weight_bytes = n_assignments / n_experts, 1 if float8 else BYTES
+    tilings = FLOAT8_TILINGS if float8 else TILINGS
+    if float8 and not _has_registers(gpu):
+        mean = min(mean, FLOAT8_TILINGS[-2][0])
+    return next(tiling for limit, tiling in tilings if mean <= limit).fitting(gpu, weight_bytes)
 
 
 @triton.jit
@@ -111,8 +129,10 @@ def _combine_kernel(
 def expert_rows(
     x_TC: Tensor, experts: StackedExperts, ids_TK: Tensor, visits: Visits, tiling: ExpertTiling
 ) -> Tensor:
-    """Return every assignment's output [A, C], in the order of assignments (a token's rows together)."""
+    """Return every assignment's output [A, C], in the order of assignments (by token)."""
     plan = plan_visits(ids_TK, visits, len(experts), tiling.rows + tiling.rest)
+    if experts.is_float8:
+        return down8(gate_up8(x_TC, experts, plan, tiling.gate_up), experts, plan, tiling.down)
     inner_AF = gate_up(x_TC, experts, plan, tiling.gate_up, tiling.rest)
     return down(inner_AF, experts, plan, tiling.down, tiling.rest)
 

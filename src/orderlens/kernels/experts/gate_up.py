@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The grouped product with gate and up weights, and SwiGLU, over tiles of assignments.
 
-At decoding batches every expert holds a few to some hundred tokens: few make reading weights the work, many
-make it arithmetic. Weights are the left operand, because the matrix unit takes any number of tokens from 16
-on as the right one. A tile may hold a rest beyond its full part: 139 tokens are 128 and 32 that ride along on
-the same weights, not two times 128.
+In decoding, an expert has from a few to several hundred tokens: with few the product is memory-bound, with
+many it is compute-bound. Weights are the left operand, because tensor cores accept any number of tokens from
+16 on as the right one. A tile may have a rest after its full part: 139 tokens are computed as 128 + 32 with
+one read of the weights, not as 2 × 128.
 
 Shape letters: T tokens, C model width, F expert width, A assignments, E experts, M tiles.
 """
@@ -44,7 +44,7 @@ def weight_tile(
 
 
 def matrix_tiles(matrix: Tensor, rows: int, columns: int, tiled: bool) -> Any:
-    """Return a kernel's argument: a descriptor of tiles of this size, or the matrix itself."""
+    """Return a kernel's argument: a tensor descriptor with tiles of this size, or the matrix itself."""
     return TensorDescriptor.from_tensor(matrix, [rows, columns]) if tiled else matrix
 
 
@@ -57,7 +57,7 @@ def _write_inner(inner, gate, up, place, real, n, F: tl.constexpr):
 
 @triton.jit
 def _token_rows(x, order, low, high, PER_TOKEN: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr):
-    """Return the places low … low + ROWS − 1, which of them lie before ``high``, and their tokens' rows."""
+    """Return the places low … low + ROWS − 1, which of them are below ``high``, and their tokens' rows."""
     place = low + tl.arange(0, ROWS)
     real = place < high
     token = (tl.load(order + place, mask=real, other=0) // PER_TOKEN).to(tl.int64)
@@ -134,10 +134,10 @@ def _gate_up_kernel(
     """Compute silu(gate) · up tile by tile; any grid.
 
     Reads x [T, C] through order [A] (assignment at each sorted place), weights [E·2F, C] (an expert's gate
-    rows, then its up rows; when TILED a descriptor of BLOCK_N × BLOCK_K), tiles [M, 3] and used [1], the
-    number of tiles of at most ROWS + REST places; writes inner [A, F] in sorted order. Gate and up run in one
-    loop: the tile of tokens is loaded once for both. A loop of its own for every kind of tile keeps each one
-    pipelined.
+    rows, then its up rows; if TILED, a descriptor of BLOCK_N × BLOCK_K), tiles [M, 3] and used [1], the
+    number of tiles of at most ROWS + REST places; writes inner [A, F] in sorted order. Gate and up share one
+    loop, so that the tile of tokens is loaded once. Each kind of tile has a separate loop, so that the
+    compiler can pipeline it.
     """
     panels: tl.constexpr = F // BLOCK_N
     for item in range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0)):
@@ -175,7 +175,7 @@ def gate_up(x_TC: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tilin
         experts: their weights.
         plan: sorted assignments in tiles.
         tiling: launch parameters.
-        rest: how many of a tile's places ride along on the others' weights; both parts are powers of two.
+        rest: number of a tile's places after its full part; both parts are powers of two.
     """
     width, F = x_TC.shape[1], experts.down_ECF.shape[2]
     block_n, block_k = divisor(F, tiling.block_n), divisor(width, tiling.block_k)

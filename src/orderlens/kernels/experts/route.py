@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Grouped expert choice, a word of tokens per program, with marks and counts of who visits whom.
+"""Grouped expert routing: one program per segment of tokens; it also writes the marks and counts for sorting.
 
-Shared experts are appended with weight 1; every token visits them.
+Shared experts are appended with weight 1; every token uses them.
 
 Shape letters: T tokens, E routed experts, K = active + shared choices of a token; N words, S segments and R
 columns of marks and counts as in ``visits``.
@@ -18,7 +18,7 @@ from orderlens.kernels.experts.visits import Visits, bits_set
 from orderlens.kernels.shapes import SUM_FLOOR, RouterShape
 
 WARPS = 8
-"""Most warps of a program: each takes one token of a word, or some."""
+"""Maximum warps of a program; each handles one or more tokens of a word."""
 
 
 @triton.jit
@@ -37,7 +37,7 @@ def _group_scores(grid):
 
 @triton.jit
 def _kept_groups(low, high, KEPT: tl.constexpr):
-    """Return which lower and which higher groups are among the KEPT best, the lowest of equals first."""
+    """Return which lower and which higher groups are among the KEPT best; ties go to the lowest group."""
     tokens: tl.constexpr = low.shape[0]
     sets: tl.constexpr = low.shape[1]
     score = tl.reshape(tl.permute(tl.join(low, high), (0, 2, 1)), (tokens, 2 * sets))
@@ -52,7 +52,7 @@ def _kept_groups(low, high, KEPT: tl.constexpr):
 def _ordered(x):
     """Return integers in the order of these float32, none of them the smallest integer.
 
-    One instruction finds the largest integer of a warp, but not the largest float.
+    A warp finds its largest integer, but not its largest float, in one instruction.
     """
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -84,11 +84,11 @@ def _route_kernel(
 
     Reads logits [T, E] and bias [E] (float32); writes ids [T, K] (int32), weights [T, K]
     (float32), marks [N, R] and counts [S, R]. Groups are ranked by the sum of their two best biased scores,
-    and KEPT of them stay; among their experts the best ACTIVE are taken one by one, the lowest id among
-    equals. The bias only chooses: weights are the plain sigmoids, divided by their sum and scaled.
+    and the best KEPT remain; from their experts the best ACTIVE are chosen, with ties to the lowest id. The
+    bias only affects the choice: weights are the plain sigmoids, divided by their sum and scaled.
 
-    Scores stand in two halves, because a warp then holds whole rows (of 128 float32, what it loads at once):
-    a token belongs to one warp, and nothing but the marks goes from warp to warp.
+    Scores are stored in two halves, so that a warp holds whole rows (128 float32 per load). A token then
+    belongs to one warp, and only the marks are exchanged between warps.
     """
     half: tl.constexpr = EXPERTS // 2
     sets: tl.constexpr = GROUPS // 2
@@ -161,7 +161,7 @@ def _route_kernel(
 
 
 def choose_experts(logits_TE: Tensor, bias_E: Tensor, config: RouterShape) -> tuple[Tensor, Tensor, Visits]:
-    """Return expert ids [T, K] (int32), combine weights [T, K] (float32), shared experts last; and visits."""
+    """Return expert ids [T, K] (int32), combine weights [T, K] (float32) and visits; shared experts last."""
     n_tokens, slots, device = len(logits_TE), config.n_active + config.n_shared, logits_TE.device
     visits = Visits.empty(n_tokens, config.n_experts + config.n_shared, device)
     segments, row = visits.counts_SR.shape

@@ -1,14 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The down product on a Hopper where experts hold many tokens: warps that load, that multiply, that write.
+"""The down product with warp specialisation, for a Hopper GPU and experts with many tokens.
 
-Computes what ``down.down`` computes, in the same order of sums. There every warp loads, multiplies and
-writes in turn. Here a program stays, one of its warps asks for the next tiles, eight multiply, and two write
-results while the next ones are made. Tokens are the left operand and 256 columns of weights the right one,
-which is what asks least of the shared memory. Written in Gluon, in which layouts, barriers and copies are
-spelled out; Triton's interpreter does not know it.
+Computes the same sums in the same order as ``down.down``, where every warp loads, multiplies and writes. Here
+programs are persistent: one warp loads the next tiles, eight multiply, and two write results at the same
+time. Tokens are the left operand and 256 columns of weights the right one, which needs the least
+shared-memory traffic. Written in Gluon, with explicit layouts, barriers and copies; Triton's interpreter does
+not support it.
 
-A ring of stages is shared: ``full`` says that a stage's tiles are there, ``empty`` that they have been used.
-Likewise ``done`` and ``free`` for the one tile of results.
+The warps share a ring of stages: the barrier ``full`` signals that a stage's tiles are loaded, ``empty`` that
+they have been used. ``done`` and ``free`` do the same for the tile of results.
 
 Shape letters: C model width, F expert width, A assignments, E experts, M tiles.
 """
@@ -33,10 +33,10 @@ from orderlens.kernels.experts.tiling import TilePlan
 from orderlens.kernels.shapes import StackedExperts
 
 ROWS, COLUMNS, DEPTH = 128, 256, 64
-"""Of a tile: places, columns of weights, numbers summed per step."""
+"""Size of a tile: places, columns of weights, numbers summed per step."""
 STAGES, WARPS, REGISTERS = 3, 8, 168
-"""Steps loaded ahead, warps that multiply, and registers of a thread before the warps share them anew: what
-is left of the shared memory holds a tile of results, and all registers are used."""
+"""Steps loaded in advance, warps that multiply, and registers per thread before the warps redistribute them.
+The remaining shared memory holds a tile of results, and all registers are used."""
 SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 
 
@@ -66,7 +66,7 @@ def _barriers(STAGES: gl.constexpr):
 
 @gluon.jit
 def _product(tokens, panels, full, empty, index, phase, F: gl.constexpr):
-    """Return the sums of one tile [ROWS, COLUMNS], and where the ring stands then."""
+    """Return the sums of one tile [ROWS, COLUMNS], and the next stage and phase of the ring."""
     STAGES: gl.constexpr = tokens.shape[0]
     ROWS: gl.constexpr = tokens.shape[1]
     DEPTH: gl.constexpr = tokens.shape[2]
@@ -86,7 +86,7 @@ def _product(tokens, panels, full, empty, index, phase, F: gl.constexpr):
 
 @gluon.jit
 def _load(inner, weights, tiles, used, tokens, panels, full, empty, C: gl.constexpr, F: gl.constexpr):
-    """Ask for all tiles of this program, one stage after the other; one warp."""
+    """Load all tiles of this program, one stage after another; runs on one warp."""
     STAGES: gl.constexpr = tokens.shape[0]
     ROWS: gl.constexpr = tokens.shape[1]
     DEPTH: gl.constexpr = tokens.shape[2]
@@ -108,7 +108,7 @@ def _load(inner, weights, tiles, used, tokens, panels, full, empty, C: gl.conste
 
 @gluon.jit
 def _write(out, order, tiles, used, written, done, free, C: gl.constexpr):
-    """Copy every finished tile from shared memory to the rows of its assignments; two warps."""
+    """Copy every finished tile from shared memory to the rows of its assignments; runs on two warps."""
     ROWS: gl.constexpr = written.shape[0]
     COLUMNS: gl.constexpr = written.shape[1]
     PANELS: gl.constexpr = C // COLUMNS
@@ -132,7 +132,7 @@ def _write(out, order, tiles, used, written, done, free, C: gl.constexpr):
 
 @gluon.jit
 def _multiply(used, written, tokens, panels, full, empty, done, free, C: gl.constexpr, F: gl.constexpr):
-    """Multiply all tiles of this program and leave each one in shared memory."""
+    """Multiply all tiles of this program and store each result in shared memory."""
     PANELS: gl.constexpr = C // panels.shape[1]
     index, phase = gl.to_tensor(0), gl.to_tensor(0)
     turn = gl.to_tensor(1)
@@ -159,7 +159,7 @@ def down_kernel(
 ):
     """Multiply by the down weights tile by tile; any grid.
 
-    As ``down._down_kernel``; ``inner`` and ``weights`` are descriptors of ROWS and COLUMNS × DEPTH.
+    Same as ``down._down_kernel``; ``inner`` and ``weights`` are descriptors of ROWS and COLUMNS × DEPTH.
     """
     ROWS: gl.constexpr = inner.block_shape[0]
     COLUMNS: gl.constexpr = weights.block_shape[0]
@@ -184,13 +184,13 @@ def down_kernel(
 
 
 def applies(experts: StackedExperts, plan: TilePlan) -> bool:
-    """Return whether tiles of the plan are of the one size there is, and matrices come in whole ones."""
+    """Return whether the plan has the supported tile size and the matrices are multiples of a tile."""
     width, F = experts.down_ECF.shape[1:]
     return plan.block_m == ROWS and width % COLUMNS == 0 and F % DEPTH == 0
 
 
 def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan) -> Tensor:
-    """Return every assignment's output [A, C], in the order of assignments (a token's rows together)."""
+    """Return every assignment's output [A, C], in the order of assignments (by token)."""
     width, F = experts.down_ECF.shape[1:]
     y_AC = torch.empty(len(inner_AF), width, device=inner_AF.device, dtype=inner_AF.dtype)
     down_kernel[(plan.grid(width // COLUMNS, resident=1),)](

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Sorting assignments by expert into tiles in one launch, given which tokens visit which expert.
+"""Sorts assignments by expert into tiles in one launch, from the routing's marks and counts.
 
-The choice of experts leaves marks: one bit per expert and token, in words of up to 32 tokens, and counts of
-them per segment of tokens. From the counts of all segments every program finds where its own segment's
-assignments go, and from the marks how many earlier tokens of its word visit the same expert, so that no
-program waits for another one. No atomics: the order is that of a stable sort.
+Routing writes marks (one bit per expert and token, in words of up to 32 tokens) and their counts per segment
+of tokens. From the counts of all segments, every program computes where its segment's assignments go. From
+the marks it computes how many earlier tokens of its word use the same expert. So programs do not wait for
+each other and need no atomics; the result is that of a stable sort.
 
 Shape letters: T tokens, K assignments per token, A = T·K assignments, E experts, S segments, W words per
 segment, R row (E rounded up), B bins (a power of two, at least E), M tiles.
@@ -22,22 +22,22 @@ from torch import Tensor
 from orderlens.kernels.experts.tiling import TilePlan, most_tiles
 
 SEGMENTS = 128
-"""Most segments: every program reads the counts of all, and as many programs are about what a GPU runs."""
+"""Maximum number of segments: each is one program, and each program reads the counts of all segments."""
 FEWEST_TOKENS, MOST_TOKENS = 4, 32
-"""Tokens of a word, as powers of two between these: a program chooses that many tokens' experts at a time."""
+"""Limits of the number of tokens in a word (a power of two); a program routes one word at a time."""
 ORDER_WARPS = 8
-"""Most warps of a program that sorts."""
+"""Maximum warps of a program that sorts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """Which tokens visit which expert; no token visits one twice.
+    """Which tokens use which expert; a token uses an expert at most once.
 
     Attributes:
-        marks_NR: bit t of a word is set where its token t visits the expert (int32); N ≤ S·W words.
-        counts_SR: visits of a segment's tokens to the expert; 16 bits where they suffice for the sum over all
-            segments, because every program reads and adds them all, then two at a time. Columns beyond the
-            last expert are 0 in both.
+        marks_NR: bit t of a word is set if its token t uses the expert (int32); N ≤ S·W words.
+        counts_SR: number of a segment's tokens that use the expert. 16 bits if they suffice for the sum over
+            all segments: every program then adds two counts per operation. Columns after the last expert are
+            0 in both.
         word: tokens per word.
         words: words per segment.
     """
@@ -49,7 +49,7 @@ class Visits:
 
     @classmethod
     def empty(cls, n_tokens: int, n_experts: int, device: torch.device) -> Visits:
-        """Return room for this many tokens' visits."""
+        """Return uninitialised tensors for this number of tokens."""
         word = int(triton.next_power_of_2(triton.cdiv(n_tokens, SEGMENTS)))
         word = min(max(word, FEWEST_TOKENS), MOST_TOKENS)
         words, row = triton.cdiv(n_tokens, word * SEGMENTS), 16 * triton.cdiv(n_experts, 16)
@@ -60,7 +60,7 @@ class Visits:
 
     @classmethod
     def of(cls, ids_TK: Tensor, n_experts: int) -> Visits:
-        """Return the visits to the experts ``ids_TK`` in plain torch: what the choice of experts leaves."""
+        """Return the marks and counts of ``ids_TK``, computed in plain torch."""
         visits = cls.empty(len(ids_TK), n_experts, ids_TK.device)
         (words, row), segments = visits.marks_NR.shape, len(visits.counts_SR)
         visited_TR = torch.zeros(segments * visits.words * visits.word, row, device=ids_TK.device).long()
@@ -73,7 +73,7 @@ class Visits:
 
 @triton.jit
 def bits_set(x):
-    """Return how many bits of each int32 are set."""
+    """Return the number of set bits of each int32."""
     x = x.to(tl.uint32, bitcast=True)
     x = x - ((x >> 1) & 0x55555555)
     x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
@@ -83,7 +83,7 @@ def bits_set(x):
 
 @triton.jit
 def _summed(count, HALVES: tl.constexpr):
-    """Return the sums over segments; of words with two 16-bit halves those of the lower half first."""
+    """Return the sums over segments; for words with two 16-bit halves, those of the lower half first."""
     total = tl.sum(count, axis=0)
     if HALVES:
         total = tl.join(total & 0xFFFF, (total >> 16) & 0xFFFF).reshape(2 * count.shape[1])
@@ -92,7 +92,7 @@ def _summed(count, HALVES: tl.constexpr):
 
 @triton.jit
 def _load_word(ids, marks, word, end, WORD: tl.constexpr, PER_TOKEN: tl.constexpr, ROW: tl.constexpr, lane):
-    """Return the experts of a word's assignments, which of these exist, and their experts' marks."""
+    """Return the experts of a word's assignments, which assignments exist, and the experts' marks."""
     place = word * (WORD * PER_TOKEN) + lane
     real = (lane < WORD * PER_TOKEN) & (place < end)
     expert = tl.load(ids + place, mask=real, other=0)
@@ -121,9 +121,9 @@ def _order_kernel(
 ):
     """Write one segment's assignments to their places, and a share of the tiles; grid (S,).
 
-    Reads ids [T, K], marks [N, R] and counts [S, R], with HALVES as [S, R / 2] words of two; writes order
-    [A], tiles [M, 3] and used [1] (int32). An expert's run is filled segment after segment, word after word,
-    token after token.
+    Reads ids [T, K], marks [N, R] and counts [S, R] (with HALVES, [S, R / 2] words of two counts); writes
+    order [A], tiles [M, 3] and used [1] (int32). An expert's assignments are ordered by segment, word and
+    token.
     """
     own = tl.program_id(0)
     word, lane, all_places = own * words, tl.arange(0, LANES), tokens * PER_TOKEN

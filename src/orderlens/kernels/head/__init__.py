@@ -1,1 +1,1 @@
-"""The head on CUDA: the output matrix reduced on the fly, for any model that gives half-precision rows."""
+"""The fused head on CUDA: output matrix and statistics in one pass, for models with 16-bit hidden states."""

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Guessing what the host will reveal, in one kernel: every chain's best row, its token, what is asked next.
+"""Speculates on the next reveal in one kernel: best row and token of every chain, rows of the next pass.
 
-The counterpart of ``speculate_torch.choose_plainly``; same numbers, same rule among equals (the leftmost).
+Computes the same as ``speculate_torch.choose_in_torch``, with the same tie-break (the leftmost position).
 
-Shape letters: C chains, R rows of the pass, r rows of the next one, A places it may ask about.
+Shape letters: C chains, R rows of the pass, r rows of the next pass, A places that the next pass may request.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from torch import Tensor
 FIELDS = 5
 """Integers per chain before the places: first row, rows, reading, fixed place, first row of the next pass."""
 LEAST_BLOCK = 32
-"""One kernel serves all passes of a block of this size."""
+"""Minimum block size of the kernel, so that one compiled kernel serves all passes of such a block."""
 MARGIN, CERTAINTY, DRAWN = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-"""Readings of a position beside 0, its log p(v1): the places of ``rules.orders.protocol.READINGS``."""
+"""Indices into ``rules.orders.protocol.READINGS``; reading 0 is log p(v1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextPass:
-    """What the host knows of the next pass.
+    """The host's data about the next pass.
 
     Attributes:
-        known: int64 on the device: FIELDS × C integers, the places [A], then when heated the bits of the
-            numbers behind draws [A].
+        known: int64 on the device: FIELDS × C integers, the places [A], then if ``heated`` the bits of the
+            uniform numbers for draws [A].
         chains: C.
         places: A.
         rows: r.
-        most_rows: of a chain in this pass.
-        width: of a window; a place is chain × width + offset.
-        heated: whether tokens are drawn.
+        most_rows: maximum rows of a chain in this pass.
+        width: width of a window; a place is chain × width + offset.
+        heated: whether tokens are drawn at a temperature above 0.
     """
 
     known: Tensor
@@ -69,9 +69,9 @@ def _choice_kernel(
 ):
     """Choose for one chain; grid (C,).
 
-    Reads token and drawn [R], columns [R, COLUMNS], chance [R, 2] (the last two of these when HEATED), known
-    [KNOWN, C], behind it the places [A] and (when HEATED) the bits of the numbers behind draws [A]; writes
-    guess [2, C], token [C], row [r] and uniform [r]. A chain has at most BLOCK rows.
+    Reads token [R] and columns [R, COLUMNS]; if HEATED also drawn [R] and chance [R, 2]. Reads known [KNOWN,
+    C], followed by the places [A] and, if HEATED, the bits of the uniform numbers for draws [A]. Writes guess
+    [2, C], token [C], row [r] and uniform [r]. A chain has at most BLOCK rows.
     """
     chain = tl.program_id(0)
     first = tl.load(known + chain)
@@ -99,15 +99,15 @@ def _choice_kernel(
     tl.store(guess_out + chains + chain, chosen)
     tl.store(token_out + chain, chosen.to(tl.int32))
     moved = tl.where(fixed < 0, row + (m >= best).to(tl.int64), fixed + m)
-    asked = tl.where(fixed < 0, m < count - 1, m < 1)
-    tl.store(row_out + out + m, tl.load(places + moved, mask=asked, other=0), mask=asked)
+    needed = tl.where(fixed < 0, m < count - 1, m < 1)
+    tl.store(row_out + out + m, tl.load(places + moved, mask=needed, other=0), mask=needed)
     if HEATED:
-        number = tl.load(places + n_places + moved, mask=asked, other=0).to(tl.float64, bitcast=True)
-        tl.store(uniform_out + out + m, number, mask=asked)
+        number = tl.load(places + n_places + moved, mask=needed, other=0).to(tl.float64, bitcast=True)
+        tl.store(uniform_out + out + m, number, mask=needed)
 
 
 def choose_next(found: Sequence[Tensor], following: NextPass) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return what ``choose_plainly`` returns."""
+    """Return the same as ``choose_in_torch``."""
     device, count, heated = found[0].device, following.chains, following.heated
     integers = torch.empty(2 * count + following.rows, dtype=torch.int64, device=device)
     guess_2C, row_r = integers[: 2 * count].view(2, count), integers[2 * count :]

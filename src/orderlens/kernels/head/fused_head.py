@@ -1,7 +1,7 @@
-"""Position statistics and draws straight from hidden states on CUDA, without a [rows × vocabulary] tensor.
+"""Position statistics and draws directly from hidden states on CUDA, without a [rows × vocabulary] tensor.
 
-The counterpart of the chunked torch head; same numbers, same conventions: operands in the model's dtype,
-products accumulated in float32, excluded and padded ids outside the softmax, the lowest id among equals.
+Computes the same as the chunked torch head, with the same conventions: operands in the model's dtype,
+products accumulated in float32, excluded and padded ids outside the softmax, ties to the lowest id.
 
 Shape letters: R rows, V vocabulary, D width.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from orderlens.kernels.gpu import gpu_of, runs_kernels
 
 ROWS_AT_ONCE = 16384
-"""Rows per launch: bounds the per-panel numbers that wait to be merged (about 25 kB per row)."""
+"""Rows per launch: limits the memory of the per-panel numbers before the merge (about 25 kB per row)."""
 
 
 def can_fuse(hidden_RD: Tensor, unembed_VD: Tensor) -> bool:
@@ -37,15 +37,18 @@ def can_fuse(hidden_RD: Tensor, unembed_VD: Tensor) -> bool:
 
 @lru_cache(maxsize=32)
 def _ids(tokens: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return token ids on the device; kept, because every step asks for the same ones."""
+    """Return token ids on the device; cached, because every step uses the same ones."""
     return torch.tensor(tokens, dtype=torch.int32, device=device)
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A positive temperature and one float64 in [0, 1) per row, on the device."""
+    """A positive temperature and one float64 in [0, 1) per row, on the device.
 
-    temperature: float
+    The temperature may also be one float32 per row [R], which the kernels do not support.
+    """
+
+    temperature: float | Tensor
     uniforms_R: Tensor
 
 
@@ -65,16 +68,16 @@ def reduce_fused(
         hidden_RD: final hidden states, contiguous.
         unembed_VD: output matrix, contiguous.
         excluded: ids outside the softmax.
-        valid_vocab: ids from here on are padding; all are valid by default.
-        eos_ids: ids whose total log-probability is reported.
-        targets_R: one token per row whose log-probability is reported.
-        draw: draws one token per row in the same pass over the output matrix.
+        valid_vocab: ids from this one on are padding; by default all ids are valid.
+        eos_ids: ids whose total log-probability is returned.
+        targets_R: one token per row whose log-probability is returned.
+        draw: draw one token per row in the same pass over the output matrix.
 
     Returns:
         token_R (int64) and columns [R, 5 or 6] (float32): log-sum-exp of the logits, then log-probabilities
-        of the top and the second token, entropy in nats, log-probability of EOS and, with targets, theirs.
-        With ``draw`` also the drawn tokens (int64) and their log-probabilities [R, 2] (float64) at
-        temperature 1 and at the draw's.
+        of the top and the second token, entropy in nats, log-probability of EOS and, with targets, the
+        target's. With ``draw`` also the drawn tokens (int64) and their log-probabilities [R, 2] (float64) at
+        temperature 1 and at the draw's temperature.
     """
     from orderlens.kernels.head.panel_draw import choose_parts, draw_from_panels
     from orderlens.kernels.head.panels import choose_tiling, merge_panels, reduce_panels
@@ -84,6 +87,7 @@ def reduce_fused(
     eos = _ids(tuple(sorted(token for token in set(eos_ids) if token < valid)), device)
     wanted = None if targets_R is None else targets_R.to(device, torch.int32)
     temperature, n_columns = 1.0 if draw is None else draw.temperature, 5 if targets_R is None else 6
+    assert not isinstance(temperature, Tensor), "one temperature for all rows"
     parts = []
     for low in range(0, len(hidden_RD), ROWS_AT_ONCE):
         here = slice(low, low + ROWS_AT_ONCE)
@@ -108,7 +112,7 @@ def reduce_fused(
 
 
 def blank_answer(rows: int, n_columns: int, drawn: bool, device: torch.device) -> tuple[Tensor, ...]:
-    """Return tensors for what ``reduce_fused`` returns, in one piece of memory: it reaches the host as one.
+    """Return uninitialised tensors for the results of ``reduce_fused`` in one storage (one host copy).
 
     Each begins at a multiple of 16 bytes, so that kernels are compiled once for all numbers of rows.
     """

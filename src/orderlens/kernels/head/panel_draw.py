@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Drawing a token when the vocabulary was only seen panel by panel.
+"""Draws a token from a vocabulary that was reduced panel by panel.
 
-The draw inverts the distribution function over ascending ids at one uniform number, as the chunked head does:
-first among the panels by their total weights, then inside the one panel that holds it, whose logits are
-computed again. Sums over panels and inside the panel are float64; a panel's own weight was summed in float32.
+The draw inverts the cumulative distribution over ascending ids at one uniform number, as the chunked head
+does. It first selects a panel by the panels' total weights, then recomputes that panel's logits and selects
+an id in it. Sums over panels and inside the panel are float64; a panel's weight was summed in float32.
 
 Shape letters: P panels, R rows, D width.
 """
@@ -21,18 +21,18 @@ from orderlens.kernels.gpu import divisor
 from orderlens.kernels.head.panels import LOWEST, Panels
 
 BLOCK_K = 256
-"""Columns of the output matrix per load: one row's panel is half a megabyte, read once."""
+"""Columns of the output matrix per load: one row's panel is half a megabyte and is read once."""
 PARTS, WARPS = ((32, 8), (128, 4), (1024, 2)), 8
-"""(largest number of rows, programs of one row, at most); warps of a program."""
+"""(maximum number of rows, maximum programs per row); warps of a program."""
 LOADED = 8
-"""Numbers of the output matrix that a thread loads at once (16 bytes) and adds up before others join in."""
+"""Numbers of the output matrix per load of a thread (16 bytes); the thread adds them before the reduction."""
 
 
 @triton.jit
 def _passed(cumulative, weight, goal, place):
-    """Return the first place whose cumulative weight exceeds the goal, at most the last with any weight.
+    """Return the first place whose cumulative weight exceeds the goal, at most the last with positive weight.
 
-    Rounding may carry the goal past the last positive weight: the draw steps back onto it.
+    Rounding can move the goal beyond the last positive weight; the draw then takes that last place.
     """
     passed = tl.sum((cumulative <= goal).to(tl.int32), axis=0)
     return tl.minimum(passed, tl.max(tl.where(weight > 0, place, 0), axis=0))
@@ -40,9 +40,9 @@ def _passed(cumulative, weight, goal, place):
 
 @triton.jit
 def _search(uniform, top, heat, temperature, row, rows, panels, BLOCK_P: tl.constexpr):
-    """Return what a row's draw is made of: the panel that holds it, the weight before that panel, its goal.
+    """Return the panel of a row's draw, the weight before that panel, and the goal.
 
-    Then the weight of all panels, the largest logit and the temperature, all float64.
+    Then the total weight of all panels, the largest logit and the temperature, all float64.
     """
     p = tl.arange(0, BLOCK_P)
     heated, number = tl.load(temperature), tl.load(uniform + row)
@@ -77,7 +77,7 @@ def _finish(
     COLUMNS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Draw inside the panel, whose logits are given, and write the row's token and chances."""
+    """Draw inside the panel from its logits, and write the row's token and log-probabilities."""
     n = tl.arange(0, BLOCK_N)
     v = panel * BLOCK_N + n
     alive = v < valid
@@ -123,9 +123,9 @@ def _draw_kernel(
     hidden [R, D] and one panel of unembed [V, D]; writes token [R] and chance [R, 2]: the draw's
     log-probability at temperature 1 and at the temperature, in float64.
 
-    The PARTS programs of a row compute its panel's logits together and leave them in shared (int32 [R,
-    BLOCK_N], and behind it [R] zeros that count who is done): whoever comes last draws. Every logit is summed
-    as it is by one program alone, so the number of parts changes nothing in any result.
+    The PARTS programs of a row share its panel: each stores its logits in shared (int32 [R, BLOCK_N],
+    followed by [R] counters of finished programs), and the last one to finish draws. Every logit is summed in
+    the same order as by a single program, so the number of parts does not change any result.
     """
     row, part = (tl.program_id(0) // PARTS).to(tl.int64), tl.program_id(0) % PARTS
     panel, before, goal, total, largest, heated = _search(
@@ -150,15 +150,15 @@ def _draw_kernel(
             logits, valid, N_EXCLUDED, COLUMNS, BLOCK_N,
         )  # fmt: skip
     else:
-        # Few numbers per thread, so all are on their way at once; each thread loads what it multiplies, for
-        # a row of numbers that is handed around would make every product wait.
+        # Few numbers per thread, so all loads are in flight together. Each thread loads its own operands:
+        # exchanging a row between threads would delay every product.
         again_at = tl.broadcast_to(hidden_at[None, :], [LANES, BLOCK_K])
         for d in tl.static_range(0, D, BLOCK_K):
             left = tl.load(again_at + d).to(tl.float32)
             right = tl.load(weight_at + d, mask=alive[:, None], other=0.0).to(tl.float32)
             logits += tl.sum(right * left, axis=1)
         tl.store(shared + row * BLOCK_N + n, logits.to(tl.int32, bitcast=True))
-        tl.debug_barrier()  # all of this program's numbers are written before it counts as done
+        tl.debug_barrier()  # all numbers of this program are written before it counts as finished
         if tl.atomic_add(shared + rows * BLOCK_N + row, 1, sem="acq_rel") == PARTS - 1:
             every = shared + row * BLOCK_N + tl.arange(0, BLOCK_N)
             found = tl.load(every, cache_modifier=".cg").to(tl.float32, bitcast=True)
@@ -170,14 +170,14 @@ def _draw_kernel(
 
 @lru_cache(maxsize=32)
 def _number(value: float, device: torch.device) -> Tensor:
-    """Return a float64 on the device: a kernel's plain arguments are float32."""
+    """Return a float64 on the device: a kernel's scalar arguments are float32."""
     return torch.tensor([value], dtype=torch.float64, device=device)
 
 
 def choose_parts(rows: int, width: int, block_n: int) -> int:
-    """Return how many programs share the panel of one row: a few rows do not fill the GPU.
+    """Return the number of programs that share the panel of one row: a few rows do not fill the GPU.
 
-    Every thread keeps its ``LOADED`` numbers, so that sums are taken in the same order with any parts.
+    A thread always adds ``LOADED`` numbers, so that the order of sums does not depend on the number of parts.
     """
     loads = block_n * divisor(width, BLOCK_K) // (32 * WARPS * LOADED)
     return max(1, min(loads, next((parts for limit, parts in PARTS if rows <= limit), 1)))
@@ -197,22 +197,22 @@ def draw_from_panels(
     chance_RC: Tensor,
     shared: Tensor | None = None,
 ) -> None:
-    """Write one drawn token per row and its log-probabilities at temperature 1 and at this one.
+    """Write one drawn token per row and its log-probabilities at temperature 1 and at ``temperature``.
 
     Args:
-        hidden_RD: the rows that ``panels`` were made of.
+        hidden_RD: the rows from which ``panels`` were computed.
         unembed_VD: output matrix.
-        valid_vocab: ids from here on are padding.
+        valid_vocab: ids from this one on are padding.
         excluded: ids outside the softmax, int32 on the device.
         panels: with ``heat`` at this temperature.
         block_n: ids of a panel.
         temperature: positive.
         uniforms_R: one number in [0, 1) per row, float64, on the device.
-        columns_RC: what ``merge_panels`` made of the panels.
-        token_R: written, int64.
-        chance_RC: [R, 2] written, float64.
-        shared: [R · (block_n + 1)] int32, where several programs work on one row; ``merge_panels`` must have
-            seen it.
+        columns_RC: the result of ``merge_panels``.
+        token_R: output, int64.
+        chance_RC: output [R, 2], float64.
+        shared: [R · (block_n + 1)] int32 if several programs share a row; ``merge_panels`` must have
+            initialised it.
     """
     rows, D = hidden_RD.shape
     parts = 1 if shared is None else choose_parts(rows, D, block_n)

@@ -1,13 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The output matrix reduced on the fly: a tile of logits never leaves the multiprocessor.
+"""The product with the output matrix, fused with its reduction: a tile of logits stays on the multiprocessor.
 
-The kernel multiplies a tile of rows by a panel of the vocabulary and keeps six numbers per row: the two
-largest logits, the largest one's token, the sum of exponentials, and the sum of exponentials times logits
-(both relative to the largest). Target and EOS logits are picked out where they pass by, so they are the very
-numbers that the sum contains. A second kernel merges the panels of a row in a fixed order.
+The kernel multiplies a tile of rows by a panel of the vocabulary and keeps five numbers per row: the two
+largest logits, the token of the largest, the sum of exponentials, and the sum of exponentials times logits
+(both relative to the largest). Target and EOS logits are read from the same tile, so they equal the numbers
+in the sum. A second kernel merges the panels of a row in a fixed order.
 
-To draw a token at some temperature, the kernel also sums exponentials at that temperature; what is made of
-these sums is in ``panel_draw``.
+To draw a token at a temperature, the kernel also sums exponentials at that temperature; ``panel_draw`` uses
+these sums.
 
 Shape letters: R rows, V vocabulary, D width, P panels, X EOS ids.
 """
@@ -28,8 +28,8 @@ from orderlens.kernels.gpu import HOPPER, Gpu, divisor
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(float("-inf"))
 MERGE_STAGES, FEW_ROWS = 4, 512
-"""Rounds of loads that are on their way at once, where there are at most so many rows: few programs would
-wait for each of them. The numbers are the same with any."""
+"""Pipeline stages of the merge for at most FEW_ROWS rows, where few programs would wait for each load. The
+results do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class HeadTiling:
     warps: int
     stages: int
     registers: int | None = None
-    """Cap per thread: with two programs on a multiprocessor, one reduces while the other loads."""
+    """Maximum per thread: with two programs on a multiprocessor, one reduces while the other loads."""
     tiled: bool = False
-    """Whether tiles come through tensor descriptors: one instruction each, instead of one per thread."""
+    """Load tiles through tensor descriptors: one instruction per tile instead of one per thread."""
 
 
 TILINGS = (
@@ -59,7 +59,7 @@ TILINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """What the kernel leaves to be merged: [P, R] each, and the picked logits."""
+    """The kernel's output, [P, R] each, to be merged over panels, and the EOS and target logits."""
 
     top: Tensor
     second: Tensor
@@ -102,11 +102,11 @@ def _panel_kernel(
 ):
     """Reduce one tile of rows against one panel of the vocabulary; grid (row tiles × panels,).
 
-    Reads hidden [R, D] and unembed [V, D] (as descriptors of their tiles when TILED), excluded and eos ids,
-    target [R]; writes top, second, token, mass, moment and (when HEATED) heat [P, R], and eos [X, R] and
-    target [R] from whichever panel holds that id. Tiles of rows count fastest, so that programs which run
-    together share a panel of the output matrix, the larger operand, in L2. Products are exact in the
-    operands' precision ("ieee"; TF32 would round float32 ones).
+    Reads hidden [R, D] and unembed [V, D] (if TILED, as descriptors of their tiles), excluded and eos ids,
+    target [R]; writes top, second, token, mass, moment and (if HEATED) heat [P, R]. Writes eos [X, R] and
+    target [R] from the panel that contains the id. The tile index varies fastest, so that concurrent programs
+    share a panel of the output matrix, the larger operand, in L2. Products are exact in the operands'
+    precision ("ieee"; TF32 would round float32 operands).
     """
     tiles = tl.cdiv(rows, BLOCK_M)
     tile, panel = tl.program_id(0) % tiles, tl.program_id(0) // tiles
@@ -160,7 +160,7 @@ def _panel_kernel(
 
 
 def choose_tiling(rows: int, gpu: Gpu = HOPPER) -> HeadTiling:
-    """Return the tiling for this many rows; the same fits every GPU, but not all have descriptors."""
+    """Return the tiling for this number of rows; it fits every GPU, but not all have descriptors."""
     tiling = next(tiling for limit, tiling in TILINGS if rows <= limit)
     return tiling if gpu.descriptors else replace(tiling, tiled=False)
 
@@ -177,7 +177,7 @@ def reduce_panels(
 ) -> Panels:
     """Run the product; ``excluded``, ``eos`` (all valid) and ``target_R`` are int32 on the device.
 
-    ``heat`` sums exp((logit − top) / temperature), everything else is at temperature 1.
+    ``heat`` sums exp((logit − top) / temperature); all other numbers are at temperature 1.
     """
     rows, D = hidden_RD.shape
     device = hidden_RD.device
@@ -252,11 +252,11 @@ def _merge_kernel(
 ):
     """Merge the panels of BLOCK_R rows into the final numbers; grid (R / BLOCK_R,).
 
-    Reads what ``panels`` left ([P, R], eos [X, R], target [R]); writes token [R] and columns [R, 5 or 6], and
-    [R] zeros behind the SHARED numbers per row that several programs of ``panel_draw`` share. Panels are
-    taken in ascending order, BLOCK_P at a time, so sums do not vary from run to run, and the first panel wins
-    among equals: the lowest id. Sums carry over to a new largest logit a + d as mass·exp(−d) and
-    (moment − d·mass)·exp(−d), so nothing overflows and the entropy needs no second pass.
+    Reads the panels ([P, R], eos [X, R], target [R]); writes token [R] and columns [R, 5 or 6], and [R] zeros
+    after the SHARED numbers per row that several programs of ``panel_draw`` share. Panels are merged in
+    ascending order, BLOCK_P at a time, so sums are deterministic, and ties go to the first panel, hence to
+    the lowest id. Sums carry over to a new largest logit a + d as mass·exp(−d) and (moment − d·mass)·exp(−d),
+    so nothing overflows and the entropy needs no second pass.
     """
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     p = tl.arange(0, BLOCK_P)
@@ -314,11 +314,11 @@ def merge_panels(
     """Write top tokens (int64) and columns (log-sum-exp, top, second, entropy, EOS[, target]; float32).
 
     Args:
-        panels: what is merged.
+        panels: the panels to merge.
         n_eos: number of EOS ids.
-        token_R: written.
-        columns_RC: written; the target's column is there when it has six.
-        shared: what ``panel_draw`` will share, one number per row of it set to 0.
+        token_R: output.
+        columns_RC: output; with six columns the last one is the target's.
+        shared: buffer of ``panel_draw``; its counters (one number per row) are set to 0.
     """
     n_panels, rows = panels.top.shape
     n_columns = columns_RC.shape[1]

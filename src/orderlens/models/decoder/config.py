@@ -1,8 +1,7 @@
-"""The shape of a Llama-like network in our own words, and the parts of reading it that families share.
+"""The shape of a Llama-like network, and the code that families share to read it from ``config.json``.
 
-A value that would change the computation and that this implementation does not carry out is refused by name;
-keys without influence on inference (dropout, initialisation) are ignored. Does not depend on tensors, devices
-or tokenizers.
+A value that changes the computation and is not supported is refused by name; keys without influence on
+inference (dropout, initialisation) are ignored. Does not depend on tensors, devices or tokenizers.
 """
 
 from __future__ import annotations
@@ -12,7 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.files.configfile import MAX_CONTEXT, MAX_LAYERS, Values, refuse_others, rope_values
+from orderlens.models.files.configfile import (
+    MAX_CONTEXT,
+    MAX_LAYERS,
+    ConfigValues,
+    refuse_unsupported,
+    rope_values,
+)
 from orderlens.models.protocol import Attention
 
 RouterScores: TypeAlias = Literal["sigmoid", "softmax"]
@@ -28,19 +33,24 @@ class DecoderConfig:
         head_width: numbers per head; ``n_heads × head_width`` need not be ``hidden_size``.
         attention: what a position sees.
         qkv_bias: queries, keys and values have biases.
-        qk_norm: queries and keys are normalised over a head before they are turned.
+        qk_norm: queries and keys are normalised over a head before rotary encoding.
         tied: the output matrix is the embedding.
-        exact_rotary: positions turn in float32 whatever the dtype of the activations.
-        rotary: leading dimensions of a head that carry the position; None for all.
+        exact_rotary: rotary encoding is computed in float32 for every dtype of the activations.
+        rotary: leading dimensions of a head with rotary encoding; None for all.
+        rotary_factors: factor on each rotary frequency (YaRN); None for 1.
         n_experts: routed experts of a layer, 0 for a dense network.
-        n_dense_layers: first layers of a network with experts that have none.
-        n_active: routed experts per token, chosen inside ``n_kept_groups`` of ``n_groups`` groups.
+        n_dense_layers: number of first layers without experts in a network with experts.
+        dense_layers: numbers of further layers without experts.
+        n_active: routed experts per token, chosen from ``n_kept_groups`` of ``n_groups`` groups.
         expert_width: inner width of an expert.
-        n_shared: experts that every token visits, each ``expert_width`` wide.
-        router: what turns the router's logits into scores.
+        n_shared: experts that every token uses, each ``expert_width`` wide.
+        router: function from the router's logits to scores.
         normalised: the scores of a token's experts are divided by their sum.
-        routed_scale: factor of the routed experts.
-        expert_bias: whether the router's selection bias must be in the checkpoint.
+        routed_scale: factor on the routed experts' outputs.
+        expert_bias: whether the checkpoint must contain the router's bias, which selects experts.
+        weighted_bias: the bias is also part of the chosen experts' weights.
+        expert_capacity: number of experts that the tokens of a block may use; 0 for all. With a capacity, a
+            block's tokens are routed together and groups are not used.
     """
 
     vocab_size: int
@@ -59,8 +69,10 @@ class DecoderConfig:
     tied: bool = False
     exact_rotary: bool = False
     rotary: int | None = None
+    rotary_factors: tuple[float, ...] | None = None
     n_experts: int = 0
     n_dense_layers: int = 0
+    dense_layers: tuple[int, ...] = ()
     n_active: int = 0
     expert_width: int = 0
     n_shared: int = 0
@@ -70,10 +82,12 @@ class DecoderConfig:
     normalised: bool = True
     routed_scale: float = 1.0
     expert_bias: bool = False
+    weighted_bias: bool = False
+    expert_capacity: int = 0
 
     @property
     def rotary_width(self) -> int:
-        """Leading dimensions of a head that carry the position."""
+        """Leading dimensions of a head with rotary encoding."""
         return self.head_width if self.rotary is None else self.rotary
 
     @property
@@ -83,7 +97,12 @@ class DecoderConfig:
 
     def has_experts(self, layer: int) -> bool:
         """Return whether a layer's feed-forward has experts."""
-        return self.n_experts > 0 and layer >= self.n_dense_layers
+        return self.n_experts > 0 and layer >= self.n_dense_layers and layer not in self.dense_layers
+
+    @property
+    def has_router_bias(self) -> bool:
+        """Whether a router may have a bias."""
+        return self.router == "sigmoid" or self.expert_bias
 
     @property
     def n_sparse_layers(self) -> int:
@@ -96,7 +115,7 @@ class DecoderConfig:
         norms = 2 * width + (2 * self.head_width if self.qk_norm else 0)
         biases = self.qkv_width if self.qkv_bias else 0
         attention = width * (self.qkv_width + self.n_heads * self.head_width) + biases + norms
-        routers = self.n_experts * (width + (1 if self.router == "sigmoid" else 0))
+        routers = self.n_experts * (width + (1 if self.has_router_bias else 0))
         sparse = 3 * width * self.expert_width * (self.n_experts + self.n_shared) + routers
         layers = self.n_layers * attention + n_sparse * sparse
         layers += (self.n_layers - n_sparse) * 3 * width * self.ffn_width
@@ -116,8 +135,8 @@ def checked(config: DecoderConfig) -> DecoderConfig:
         )
     if config.rotary_width % 2 or not 2 <= config.rotary_width <= config.head_width:
         raise ModelLoadError(
-            f"config.json: {config.rotary_width} dimensions of a head cannot be turned in pairs "
-            f"(an even number, at least 2 and at most {config.head_width})"
+            f"config.json: rotary encoding over {config.rotary_width} dimensions of a head is not possible; "
+            f"it needs an even number from 2 to {config.head_width}"
         )
     if config.n_experts:
         _check_experts(config)
@@ -132,6 +151,8 @@ def _check_experts(config: DecoderConfig) -> None:
         "topk_group must not exceed n_group": config.n_kept_groups <= config.n_groups,
         "num_experts_per_tok must fit in topk_group groups": config.n_active
         <= config.n_kept_groups * per_group,
+        "expert_capacity must be from num_experts_per_tok to num_experts": not config.expert_capacity
+        or config.n_active <= config.expert_capacity <= config.n_experts,
         "first_k_dense_replace must not exceed num_hidden_layers": config.n_dense_layers <= config.n_layers,
     }
     broken = [rule for rule, holds in rules.items() if not holds]
@@ -144,44 +165,58 @@ _QWEN_ONLY: Mapping[str, tuple[object, ...]] = {
     "use_sliding_window": (False,),
     "use_mrope": (False,),
     "mlp_bias": (False,),
-    "quantization_config": (),
-    "num_experts": (),
 }
 
 
+QWEN_HARMLESS = ("sliding_window", "max_window_layers")
+"""Keys of Qwen's ``config.json`` that matter only with ``use_sliding_window``, which is refused."""
+
+
 def parse_qwen(
-    values: Mapping[str, Any], attention: Attention, *, qkv_bias: bool, qk_norm: bool, rope_theta: float
+    values: Mapping[str, Any],
+    attention: Attention,
+    *,
+    qkv_bias: bool,
+    qk_norm: bool,
+    rope_theta: float,
+    head_width: int | None = None,
+    experts: Mapping[str, Any] | None = None,
+    scaled: bool = False,
 ) -> DecoderConfig:
     """Return the shape that a ``config.json`` with Qwen's keys describes.
 
     Args:
-        values: the file.
+        values: contents of the file.
         attention: what a position sees.
-        qkv_bias: whether queries, keys and values have biases; the file cannot say otherwise.
+        qkv_bias: whether queries, keys and values have biases; the file does not state it.
         qk_norm: whether queries and keys are normalised.
-        rope_theta: base of the angles where the file does not say.
+        rope_theta: base of the rotary angles if the file does not state it.
+        head_width: numbers per head if the file does not state it; None for width / heads.
+        experts: the shape's values for experts; None for a dense network.
+        scaled: the caller reads the values of scaled rotary angles.
     """
-    refuse_others(values, _QWEN_ONLY)
+    refuse_unsupported(values, _QWEN_ONLY if experts else {**_QWEN_ONLY, "num_experts": ()})
     layer_types = values.get("layer_types") or []
     if any(kind != "full_attention" for kind in layer_types):
         raise ModelLoadError("config.json: layer_types other than full_attention are not supported")
-    given, width = Values(values), Values(values).integer("hidden_size")
-    n_heads = given.integer("num_attention_heads")
+    read, width = ConfigValues(values), ConfigValues(values).integer("hidden_size")
+    n_heads = read.integer("num_attention_heads")
     return checked(
         DecoderConfig(
-            vocab_size=given.integer("vocab_size"),
+            vocab_size=read.integer("vocab_size"),
             hidden_size=width,
-            n_layers=given.integer("num_hidden_layers", high=MAX_LAYERS),
-            ffn_width=given.integer("intermediate_size"),
+            n_layers=read.integer("num_hidden_layers", high=MAX_LAYERS),
+            ffn_width=read.integer("intermediate_size"),
             n_heads=n_heads,
-            n_kv_heads=given.integer("num_key_value_heads", n_heads),
-            head_width=given.integer("head_dim", width // n_heads),
-            rope_theta=rope_values(values).number("rope_theta", rope_theta),
-            norm_eps=given.number("rms_norm_eps", 1e-6),
-            max_positions=given.integer("max_position_embeddings", 32768, high=MAX_CONTEXT),
+            n_kv_heads=read.integer("num_key_value_heads", n_heads),
+            head_width=read.integer("head_dim", head_width or width // n_heads),
+            rope_theta=rope_values(values, scaled=scaled).number("rope_theta", rope_theta),
+            norm_eps=read.number("rms_norm_eps", 1e-6),
+            max_positions=read.integer("max_position_embeddings", 32768, high=MAX_CONTEXT),
             attention=attention,
             qkv_bias=qkv_bias,
             qk_norm=qk_norm,
-            tied=given.flag("tie_word_embeddings", False),
+            tied=read.flag("tie_word_embeddings", False),
+            **(experts or {}),
         )
     )

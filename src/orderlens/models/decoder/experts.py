@@ -1,13 +1,14 @@
-"""Experts in plain torch: which ones a token visits, and what they compute.
+"""Experts in plain torch: routing of tokens, and the experts' outputs.
 
-A token's experts are the ``n_active`` best by score + bias inside the ``n_kept_groups`` best groups, a
-group's score being the sum of its two best. Scores are sigmoids or a softmax of the router's logits. The
-combine weights are the scores without bias, divided by their sum where the family does, times the routed
-scale. All in float32.
+A token's experts are the ``n_active`` best by score + bias inside the ``n_kept_groups`` best groups. A
+group's score is the sum of its two best. With an expert capacity, they are the best among the experts that
+the token's block may use: those with the largest score + bias of any token of the block. Scores are sigmoids
+or a softmax of the router's logits. The combine weights are the scores (in some families with bias), divided
+by their sum if the family does so, times the routed scale. All in float32.
 
-The loop runs anywhere, reads memory-mapped experts only when a token needs them, and is what CPU, MPS and
-small GPUs use. The grouped product needs CUDA, bf16 and stacked experts. Our own kernels are in
-``kernels/experts``. All three add a token's experts in a fixed order: results do not vary.
+The loop runs on every device and reads memory-mapped experts only when a token needs them; CPU, MPS and small
+GPUs use it. The grouped product needs CUDA, bf16 and stacked experts without scales. The Triton kernels are
+in ``kernels/experts``. All three add a token's experts in a fixed order, so results are deterministic.
 
 Shape letters: T tokens, C model width, G groups, K experts per token, A = T·K assignments, E experts,
 F expert width.
@@ -28,47 +29,83 @@ from orderlens.models.decoder.weights import Experts, SparseFeedForward
 from orderlens.models.engine.layer_parts import linear, swiglu
 
 
-def visit_experts(h_TC: Tensor, block: SparseFeedForward, config: DecoderConfig) -> Tensor:
-    """Return routed plus shared experts [T, C]."""
-    chosen = choose_experts(router_logits(h_TC, block.router_EC), block.bias_E, config)
-    ids_TK, weights_TK = with_shared(*chosen, config)
-    if isinstance(block.experts, StackedExperts) and h_TC.is_cuda and h_TC.dtype == torch.bfloat16:
-        return grouped_product(h_TC, ids_TK, weights_TK, block.experts)
+def visit_experts(
+    h_TC: Tensor, block: SparseFeedForward, config: DecoderConfig, valid_NW: Tensor | None = None
+) -> Tensor:
+    """Return routed plus shared experts [T, C]; ``valid_NW`` is needed with an expert capacity."""
+    ids_TK, weights_TK = route(h_TC, block, config, valid_NW)
+    experts, on_tensor_cores = block.experts, h_TC.is_cuda and h_TC.dtype == torch.bfloat16
+    if isinstance(experts, StackedExperts) and not experts.is_float8 and on_tensor_cores:
+        return grouped_product(h_TC, ids_TK, weights_TK, experts)
     return loop_over_experts(h_TC, ids_TK, weights_TK, block.experts)
+
+
+def route(
+    h_TC: Tensor, block: SparseFeedForward, config: DecoderConfig, valid_NW: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return ids [T, K] and weights [T, K] of each token's routed and shared experts."""
+    chosen = choose_experts(router_logits(h_TC, block.router_EC), block.bias_E, config, valid_NW)
+    return with_shared(*chosen, config)
 
 
 def router_logits(x_TC: Tensor, router_EC: Tensor) -> Tensor:
     """Return float32 logits [T, E].
 
-    bf16 operands with float32 accumulation multiply exactly what float32 operands would, so on CUDA the
-    matrix unit is used when both sides are bf16.
+    Products of bf16 operands are exact in float32, so on CUDA the tensor cores are used if both operands are
+    bf16.
     """
     if x_TC.is_cuda and x_TC.dtype == router_EC.dtype == torch.bfloat16:
         return torch.mm(x_TC, router_EC.T, out_dtype=torch.float32)
     return functional.linear(x_TC.float(), router_EC.float())
 
 
-def choose_experts(logits_TE: Tensor, bias_E: Tensor, config: DecoderConfig) -> tuple[Tensor, Tensor]:
-    """Return expert ids [T, K] (int64) and combine weights [T, K] (float32)."""
+def choose_experts(
+    logits_TE: Tensor, bias_E: Tensor, config: DecoderConfig, valid_NW: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return expert ids [T, K] (int64) and combine weights [T, K] (float32).
+
+    ``valid_NW`` marks the tokens of each block that are not padding; T = N·W.
+    """
     scores_TE = logits_TE.sigmoid() if config.router == "sigmoid" else logits_TE.softmax(dim=1)
-    selection_TGe = (scores_TE + bias_E).view(len(logits_TE), config.n_groups, -1)
+    selection_TE = scores_TE + bias_E
+    if config.expert_capacity:
+        assert valid_NW is not None
+        allowed_TE = _within_capacity(selection_TE, valid_NW, config.expert_capacity)
+    else:
+        allowed_TE = _within_groups(selection_TE, config)
+    ids_TK = allowed_TE.topk(config.n_active, dim=1).indices
+    weighed_TE = selection_TE if config.weighted_bias else scores_TE
+    return ids_TK, combine_weights(weighed_TE.gather(1, ids_TK), config)
+
+
+def _within_capacity(selection_TE: Tensor, valid_NW: Tensor, capacity: int) -> Tensor:
+    """Return the selection scores [T, E], −∞ for experts that a token's block may not use; ties: lower id."""
+    valid_NW1 = valid_NW[..., None]
+    selection_NWE = selection_TE.view(*valid_NW.shape, -1)
+    best_NE = selection_NWE.masked_fill(~valid_NW1, -torch.inf).amax(dim=1)
+    chosen_NB = best_NE.argsort(dim=1, descending=True, stable=True)[:, :capacity]
+    kept_NE = torch.zeros_like(best_NE, dtype=torch.bool).scatter_(1, chosen_NB, True)
+    return selection_NWE.masked_fill(~kept_NE[:, None], -torch.inf).flatten(0, 1)
+
+
+def _within_groups(selection_TE: Tensor, config: DecoderConfig) -> Tensor:
+    """Return the selection scores [T, E], −∞ outside each token's best groups."""
+    selection_TGe = selection_TE.view(len(selection_TE), config.n_groups, -1)
     group_TG = selection_TGe.topk(2, dim=2).values.sum(dim=2)
     kept_TG = torch.zeros_like(group_TG, dtype=torch.bool)
     kept_TG.scatter_(1, group_TG.topk(config.n_kept_groups, dim=1).indices, True)
-    allowed_TE = selection_TGe.masked_fill(~kept_TG[..., None], -torch.inf).flatten(1)
-    ids_TK = allowed_TE.topk(config.n_active, dim=1).indices
-    return ids_TK, combine_weights(scores_TE.gather(1, ids_TK), config)
+    return selection_TGe.masked_fill(~kept_TG[..., None], -torch.inf).flatten(1)
 
 
 def combine_weights(chosen_TK: Tensor, config: DecoderConfig) -> Tensor:
-    """Return the weights of the chosen experts from their scores without bias."""
+    """Return the weights of the chosen experts from their scores."""
     if config.normalised and config.n_active > 1:
         chosen_TK = chosen_TK / (chosen_TK.sum(dim=1, keepdim=True) + SUM_FLOOR)
     return chosen_TK * config.routed_scale
 
 
 def with_shared(ids_TK: Tensor, weights_TK: Tensor, config: DecoderConfig) -> tuple[Tensor, Tensor]:
-    """Append the shared experts, which every token visits with weight 1."""
+    """Append the shared experts, which every token uses with weight 1."""
     if not config.n_shared:
         return ids_TK, weights_TK
     shared = torch.arange(config.n_experts, config.n_experts + config.n_shared, device=ids_TK.device)
@@ -78,7 +115,7 @@ def with_shared(ids_TK: Tensor, weights_TK: Tensor, config: DecoderConfig) -> tu
 
 
 def loop_over_experts(x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor, experts: Experts) -> Tensor:
-    """Return the weighted sum of each token's experts [T, C], visiting one expert after the other."""
+    """Return the weighted sum of each token's experts [T, C], computed one expert at a time."""
     K = ids_TK.shape[1]
     order_A, counts = sort_by_expert(ids_TK, len(experts))
     weight_A = weights_TK.flatten()
@@ -95,14 +132,14 @@ def loop_over_experts(x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor, experts:
 
 
 def _expert_output(x_NC: Tensor, experts: Experts, expert: int) -> Tensor:
-    """Return one expert's output [N, C]; its matrices come to the tokens' device and dtype if they must."""
+    """Return one expert's output [N, C]; its matrices are moved to the tokens' device and dtype if needed."""
     gate_FC, up_FC, down_CF = (part.to(x_NC.device, x_NC.dtype) for part in experts.matrices(expert))
     inner = functional.silu(linear(x_NC, gate_FC)) * linear(x_NC, up_FC)
     return linear(inner, down_CF)
 
 
 def sort_by_expert(ids_TK: Tensor, n_experts: int) -> tuple[Tensor, Tensor]:
-    """Return the assignments ordered by expert [A] and the number of them per expert [E], without a sync."""
+    """Return the assignments sorted by expert [A] and their number per expert [E], without a host sync."""
     flat_A = ids_TK.flatten()
     counts_E = torch.zeros(n_experts, dtype=torch.int64, device=flat_A.device)
     counts_E.scatter_add_(0, flat_A.long(), torch.ones_like(flat_A, dtype=torch.int64))
@@ -124,7 +161,7 @@ def grouped_product(x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor, experts: S
 
 
 def grouped_mm() -> Callable[..., Any]:
-    """Return torch's grouped matrix product under whichever name this version has."""
+    """Return torch's grouped matrix product, whose name depends on the version."""
     found = getattr(functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
     if found is None:
         raise RuntimeError(f"torch {torch.__version__} has no grouped matrix product")

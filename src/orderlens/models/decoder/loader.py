@@ -1,8 +1,8 @@
-"""From published tensors to the network's: names by layout, every tensor checked, straight to the device.
+"""Loads published tensors into the network: maps names, checks every tensor, and copies to the device.
 
-Fused matrices and stacks of experts are allocated once on the target device and filled part by part, so no
-second copy exists. Several layers load at a time. On the CPU (and for ``experts="host"`` on a small GPU)
-expert matrices stay memory-mapped views of the file.
+Fused matrices and stacks of experts are allocated once on the target device and filled part by part, without
+a second copy; float8 experts are converted one at a time. Several layers load in parallel. On the CPU (and
+for ``experts="host"`` on a small GPU) expert matrices stay memory-mapped views of the file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 from orderlens.errors import ModelLoadError
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.float8 import Float8Stack, Matrix, group_width, row_scales
 from orderlens.models.decoder.weights import (
     DecoderLayer,
     DecoderWeights,
@@ -30,7 +31,7 @@ from orderlens.models.files.checkpoint import Checkpoint
 ExpertPlace: TypeAlias = Literal["device", "host"]
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 READERS = 4
-"""Layers loaded side by side: while one waits for pages of the file, another copies."""
+"""Layers loaded in parallel: while one waits for the disk, another copies."""
 QWEN_PARTS = {
     "input_norm": "input_layernorm",
     "post_norm": "post_attention_layernorm",
@@ -51,14 +52,15 @@ EXPERT, SHARED, BIAS = "mlp.experts.{}.", "mlp.shared_experts.", "mlp.gate.exper
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a family calls its tensors.
+    """The tensor names of a family.
 
     Attributes:
-        what: the family, for messages.
+        what: the kind of model, for messages.
         layer: prefix of a layer's tensors, with ``{}`` for its number.
-        embedding, final_norm, unembed: whole names.
-        parts: our word for a layer's tensor → its name after the prefix, without ``.weight``; with ``qkv``
-            the projection is stored fused.
+        embedding, final_norm, unembed: full names.
+        bias: the router's bias, after the prefix.
+        parts: our name of a layer's tensor → its published name after the prefix, without ``.weight``; with
+            ``qkv`` the projection is stored fused.
     """
 
     what: str
@@ -67,6 +69,7 @@ class Layout:
     final_norm: str
     unembed: str
     parts: Mapping[str, str]
+    bias: str = BIAS
 
     def name(self, index: int, part: str, kind: str = "weight") -> str:
         """Return the published name of one tensor of a layer."""
@@ -117,8 +120,8 @@ def _sparse_shapes(layout: Layout, config: DecoderConfig, index: int) -> Shapes:
     E, C, F = config.n_experts, config.hidden_size, config.expert_width
     prefix = layout.layer.format(index)
     shapes: Shapes = {layout.name(index, "router"): (E, C)}
-    if config.router == "sigmoid":
-        shapes[prefix + BIAS] = (E,)
+    if config.has_router_bias:
+        shapes[prefix + layout.bias] = (E,)
     for expert in range(E):
         shapes |= _mlp_shapes(prefix + EXPERT.format(expert), C, F)
     if config.n_shared:
@@ -136,12 +139,20 @@ def _mlp_names(prefix: str) -> list[str]:
 
 
 def check_tensors(layout: Layout, checkpoint: Checkpoint, config: DecoderConfig) -> None:
-    """Refuse missing, unknown, misshaped and strangely typed tensors; what may be missing may be."""
+    """Refuse tensors that are missing or unknown, or that have a wrong shape or dtype."""
     expected = expected_shapes(layout, config)
     optional = {layout.unembed} if config.tied else set[str]()
     if not config.expert_bias:
-        optional |= {name for name in expected if name.endswith(BIAS)}
-    checkpoint.check(expected, layout.what, optional)
+        optional |= {name for name in expected if name.endswith(layout.bias)}
+    checkpoint.check(expected, layout.what, optional, float8=True)
+
+
+def stores_float8(layout: Layout, checkpoint: Checkpoint, config: DecoderConfig) -> bool:
+    """Return whether the experts are stored in float8."""
+    for layer in filter(config.has_experts, range(config.n_layers)):
+        gate, _, _ = _mlp_names(layout.layer.format(layer) + EXPERT.format(0))
+        return checkpoint.scales(gate) is not None
+    return False
 
 
 def load_weights(
@@ -151,31 +162,53 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
     place: ExpertPlace = "device",
+    float8: bool = False,
 ) -> DecoderWeights:
-    """Return the tensors on ``device`` in ``dtype``, experts stacked there or left memory-mapped."""
+    """Return the tensors on ``device`` in ``dtype``; experts are stacked there or stay memory-mapped.
+
+    Args:
+        layout: the family's names of tensors.
+        checkpoint: the files.
+        config: the network's shape.
+        device: device of the tensors.
+        dtype: their dtype.
+        place: location of expert matrices.
+        float8: convert experts to float8; those that are stored so stay in float8 in any case.
+    """
     check_tensors(layout, checkpoint, config)
     try:
-        return _Loader(layout, checkpoint, config, device, dtype, place).weights()
+        return _Loader(layout, checkpoint, config, device, dtype, place, float8).weights()
     except torch.OutOfMemoryError:
-        raise ModelLoadError(_too_large(config, device, dtype)) from None
+        raise ModelLoadError(_too_large(config, device, dtype, float8)) from None
 
 
-def refuse_too_large(config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
-    """Refuse early, in one line, what cannot fit on the device."""
-    needed = config.n_parameters * dtype.itemsize
+def weight_bytes(config: DecoderConfig, dtype: torch.dtype, float8: bool = False) -> int:
+    """Return the bytes of all weights; with ``float8``, experts have 1 byte each and a scale per row."""
+    n_experts = config.n_sparse_layers * (config.n_experts + config.n_shared)
+    C, F = config.hidden_size, config.expert_width
+    saved = 3 * C * F * (dtype.itemsize - 1) - 4 * (2 * F + C)
+    return config.n_parameters * dtype.itemsize - (n_experts * saved if float8 else 0)
+
+
+def refuse_too_large(
+    config: DecoderConfig, device: torch.device, dtype: torch.dtype, float8: bool = False
+) -> None:
+    """Refuse a network that cannot fit on the device, before it is loaded."""
+    needed = weight_bytes(config, dtype, float8)
     if device.type == "cuda" and needed > torch.cuda.mem_get_info(device)[0]:
-        raise ModelLoadError(_too_large(config, device, dtype))
+        raise ModelLoadError(_too_large(config, device, dtype, float8))
 
 
-def _too_large(config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> str:
-    needed = config.n_parameters * dtype.itemsize / 1e9
+def _too_large(config: DecoderConfig, device: torch.device, dtype: torch.dtype, float8: bool) -> str:
+    needed = weight_bytes(config, dtype, float8) / 1e9
     remedy = "use another device"
     if config.n_experts:
+        smaller = "" if float8 else f"--weights fp8 ({weight_bytes(config, dtype, True) / 1e9:.1f} GB), "
         remedy = (
-            "use a larger GPU, experts='host' (slow: experts stay in host memory), or --device cpu "
-            "(docs/scale.md, One GPU is too small)"
+            f"use {smaller}a larger GPU, experts='host' (slow: experts stay in host memory), or --device cpu "
+            "(docs/running.md, One GPU is too small)"
         )
-    return f"the weights need {needed:.1f} GB on {device}, more than is free there; {remedy}"
+    return f"the weights need {needed:.1f} GB on {device}, more than its free memory; {remedy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +219,7 @@ class _Loader:
     device: torch.device
     dtype: torch.dtype
     place: ExpertPlace
+    float8: bool
 
     def weights(self) -> DecoderWeights:
         layout = self.layout
@@ -195,21 +229,36 @@ class _Loader:
         unembed_VC = embedding_VC if self.config.tied else self.read(layout.unembed)
         return DecoderWeights(embedding_VC, layers, self.read(layout.final_norm), unembed_VC)
 
+    def stored(self, name: str, group_of: int | None = None) -> Matrix:
+        """Return one tensor with its scales, if it has any, in groups that divide ``group_of`` columns."""
+        values, scale_XY = self.checkpoint.tensor(name), self.checkpoint.scales(name)
+        if scale_XY is None:
+            return Matrix(values)
+        rows, columns = values.shape
+        assert self.checkpoint.block is not None
+        group = group_width(group_of or columns, self.checkpoint.block)
+        return Matrix(values, row_scales(scale_XY, rows, columns, self.checkpoint.block, group))
+
+    def plain(self, name: str) -> Tensor:
+        """Return one tensor as stored, or float8 times its scales as float32 on the device."""
+        found = self.stored(name)
+        return found.values_OC if found.scale_OS is None else found.to(self.device).plain()
+
     def read(self, name: str) -> Tensor:
-        return self.checkpoint.tensor(name).to(self.device, self.dtype)
+        return self.plain(name).to(self.device, self.dtype)
 
     def joined(self, names: list[str]) -> Tensor:
-        """Return several tensors one after the other."""
+        """Return several tensors, concatenated along the first dimension."""
         if len(names) == 1:
             return self.read(names[0])
-        parts = [self.checkpoint.tensor(name) for name in names]
+        parts = [self.plain(name) for name in names]
         shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
-        whole = torch.empty(shape, device=self.device, dtype=self.dtype)
+        fused = torch.empty(shape, device=self.device, dtype=self.dtype)
         first = 0
         for part in parts:
-            whole[first : first + len(part)].copy_(part)
+            fused[first : first + len(part)].copy_(part)
             first += len(part)
-        return whole
+        return fused
 
     def layer(self, index: int) -> DecoderLayer:
         def name(part: str, kind: str = "weight") -> str:
@@ -233,11 +282,11 @@ class _Loader:
         return DenseFeedForward(self.joined([gate, up]), self.read(down))
 
     def sparse(self, index: int) -> SparseFeedForward:
-        router_EC = self.checkpoint.tensor(self.layout.name(index, "router"))  # keeps its stored precision
+        router_EC = self.plain(self.layout.name(index, "router"))  # keeps its stored precision
         bias_E = torch.zeros(self.config.n_experts, device=self.device)
         prefix = self.layout.layer.format(index)
-        if prefix + BIAS in self.checkpoint:
-            bias_E.copy_(self.checkpoint.tensor(prefix + BIAS))
+        if prefix + self.layout.bias in self.checkpoint:
+            bias_E.copy_(self.checkpoint.tensor(prefix + self.layout.bias))
         stacked = self.place == "device"
         experts = self.stacked(prefix) if stacked else MappedExperts(tuple(self.triples(prefix)))
         return SparseFeedForward(router_EC.to(self.device), bias_E, experts)
@@ -245,21 +294,27 @@ class _Loader:
     def stacked(self, prefix: str) -> StackedExperts:
         E = self.config.n_experts + self.config.n_shared
         F, C = self.config.expert_width, self.config.hidden_size
+        if self.float8 or self.checkpoint.scales(_mlp_names(prefix + EXPERT.format(0))[0]) is not None:
+            stack = Float8Stack(E, F, C, self.device, self.checkpoint.block)
+            for expert, triple in enumerate(self.triples(prefix)):
+                stack.fill(expert, *triple)
+            return stack.experts
         gate_up_EFC = torch.empty(E, 2 * F, C, device=self.device, dtype=self.dtype)
         down_ECF = torch.empty(E, C, F, device=self.device, dtype=self.dtype)
-        for expert, (gate_FC, up_FC, down_CF) in enumerate(self.triples(prefix)):
-            gate_up_EFC[expert, :F].copy_(gate_FC)
-            gate_up_EFC[expert, F:].copy_(up_FC)
-            down_ECF[expert].copy_(down_CF)
+        for expert, (gate, up, down) in enumerate(self.triples(prefix)):
+            gate_up_EFC[expert, :F].copy_(gate.plain())
+            gate_up_EFC[expert, F:].copy_(up.plain())
+            down_ECF[expert].copy_(down.plain())
         return StackedExperts(gate_up_EFC, down_ECF)
 
-    def triples(self, prefix: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def triples(self, prefix: str) -> Iterator[tuple[Matrix, Matrix, Matrix]]:
         """Yield gate, up and down of every routed expert, then of every shared one."""
-        read = self.checkpoint.tensor
         for expert in range(self.config.n_experts):
             gate, up, down = _mlp_names(prefix + EXPERT.format(expert))
-            yield read(gate), read(up), read(down)
+            yield self.stored(gate), self.stored(up), self.stored(down)
         if self.config.n_shared:
             F, (gate, up, down) = self.config.expert_width, _mlp_names(prefix + SHARED)
-            gates, ups = torch.split(read(gate), F), torch.split(read(up), F)
-            yield from zip(gates, ups, torch.split(read(down), F, dim=1), strict=True)
+            parts = self.stored(gate), self.stored(up), self.stored(down, group_of=F)
+            for expert in range(self.config.n_shared):
+                rows = slice(expert * F, (expert + 1) * F)
+                yield parts[0].rows(rows), parts[1].rows(rows), parts[2].columns(rows)

@@ -1,10 +1,10 @@
-"""The forward: token windows in, final hidden states out, over whichever building blocks fit the device.
+"""The forward of the Llama-like network: from token windows to final hidden states.
 
-One body for both kinds of attention and of feed-forward: ``hidden``, ``advance`` and ``store`` run windows
-over the paged cache (block-causal), ``canvas`` runs whole canvases (full). Does not depend on sessions,
+One network for both kinds of attention and of feed-forward. ``hidden``, ``advance`` and ``store`` run windows
+over the paged cache (block-causal); ``canvas`` runs whole canvases (full). Does not depend on sessions,
 shifts, graphs or the output matrix.
 
-Shape letters: N windows, W width, T = N·W tokens, R picked tokens, C model width.
+Shape letters: N windows, W width, T = N·W tokens, R requested tokens, C model width.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Attend: TypeAlias = Callable[[Tensor, DecoderLayer, int], Tensor]
 
 
 class DecoderNetwork:
-    """Weights and building blocks, put together."""
+    """The network: weights, and the operations that suit the device."""
 
     def __init__(self, weights: DecoderWeights, config: DecoderConfig, ops: Ops | None = None) -> None:
         self.weights, self.config = weights, config
@@ -46,23 +46,26 @@ class DecoderNetwork:
 
     @torch.no_grad()
     def hidden(self, windows: Windows, pool: PagePool) -> Tensor:
-        return self._run(windows.tokens, self._paged(windows, pool, store=False))
+        attend = self._paged(windows, pool, store=False)
+        return self._run(windows.tokens, attend, valid_NW=self._valid(windows))
 
     @torch.no_grad()
     def advance(self, windows: Windows, pool: PagePool) -> Tensor:
-        return self._run(windows.tokens, self._paged(windows, pool, store=True))
+        attend = self._paged(windows, pool, store=True)
+        return self._run(windows.tokens, attend, valid_NW=self._valid(windows))
 
     @torch.no_grad()
     def store(self, windows: Windows, pool: PagePool) -> None:
         """Cache the windows' keys and values in pages that the caller has reserved.
 
-        Windows of one sequence may come together: each layer writes all keys before any window reads them.
+        Several windows may belong to one sequence: each layer writes all keys before any window reads them.
         """
-        self._run(windows.tokens, self._paged(windows, pool, store=True), only_store=True)
+        attend = self._paged(windows, pool, store=True)
+        self._run(windows.tokens, attend, only_store=True, valid_NW=self._valid(windows))
 
     @torch.no_grad()
     def canvas(self, tokens_NW: Tensor) -> Tensor:
-        """Return hidden states [N, W, C] of whole canvases, every position seeing its whole own."""
+        """Return hidden states [N, W, C] of whole canvases; every position sees its whole canvas."""
         count, width = tokens_NW.shape
         attend: Attend = lambda h_TC, layer, _: self.ops.attend_canvas(h_TC, layer, count)  # noqa: E731
         return self._run(tokens_NW, attend).view(count, width, -1)
@@ -70,10 +73,21 @@ class DecoderNetwork:
     def _paged(self, windows: Windows, pool: PagePool, store: bool) -> Attend:
         return lambda h_TC, layer, index: self.ops.attend_pages(h_TC, layer, windows, pool, index, store)
 
+    def _valid(self, windows: Windows) -> Tensor | None:
+        """Return which tokens are not padding [N, W], if experts are chosen by block."""
+        if not self.config.expert_capacity:
+            return None
+        return torch.arange(windows.width, device=self.device) < windows.widths[:, None]
+
     def _run(
-        self, tokens_NW: Tensor, attend: Attend, rows_R: Tensor | None = None, only_store: bool = False
+        self,
+        tokens_NW: Tensor,
+        attend: Attend,
+        rows_R: Tensor | None = None,
+        only_store: bool = False,
+        valid_NW: Tensor | None = None,
     ) -> Tensor:
-        """Return hidden states of all tokens or of ``rows_R``; the last layer skips what nothing reads."""
+        """Return hidden states of all tokens or of ``rows_R``; the last layer skips unused rows."""
         ops, layers = self.ops, self.weights.layers
         norms = [*(layer.input_norm_C for layer in layers[1:]), self.weights.final_norm_C]
         embedded_TC = functional.embedding(tokens_NW.reshape(-1), self.weights.embedding_VC)
@@ -85,26 +99,27 @@ class DecoderNetwork:
             if index == len(layers) - 1 and rows_R is not None:
                 x_TC, attended_TO = x_TC[rows_R], attended_TO[rows_R]
             x_TC, h_TC = ops.after_attention(x_TC, attended_TO, layer)
-            x_TC, h_TC = ops.feed_forward(x_TC, h_TC, layer.feed_forward, next_norm_C)
+            x_TC, h_TC = ops.feed_forward(x_TC, h_TC, layer.feed_forward, next_norm_C, valid_NW)
         return h_TC
 
 
 class ExpertNetwork(DecoderNetwork):
-    """A network with experts: for rows that nothing reads, its last layer visits none."""
+    """A network with experts; its last layer skips the experts of rows that are not requested."""
 
     @torch.no_grad()
-    def picked(self, windows: Windows, pool: PagePool, rows_R: Tensor, store: bool) -> Tensor:
-        """Return the hidden states [R, C] of some tokens; with ``store`` all windows are cached."""
+    def hidden_rows(self, windows: Windows, pool: PagePool, rows_R: Tensor, store: bool) -> Tensor:
+        """Return the hidden states [R, C] of some tokens; with ``store`` cache all windows."""
         return self._run(windows.tokens, self._paged(windows, pool, store=store), rows_R)
 
 
 def make_network(weights: DecoderWeights, config: DecoderConfig) -> DecoderNetwork:
     """Return the network of these weights."""
-    return (ExpertNetwork if config.n_experts else DecoderNetwork)(weights, config)
+    skips = config.n_experts and not config.expert_capacity  # which needs all tokens of a block
+    return (ExpertNetwork if skips else DecoderNetwork)(weights, config)
 
 
 def choose_ops(weights: DecoderWeights, config: DecoderConfig) -> Ops:
-    """Return our CUDA kernels where they apply, plain torch elsewhere."""
+    """Return the operations on our CUDA kernels if they apply, else plain torch."""
     if kernels_apply(config, weights.device, weights.dtype) and weights.stacked:
         from orderlens.models.decoder.triton_ops import TritonOps
 
@@ -113,7 +128,7 @@ def choose_ops(weights: DecoderWeights, config: DecoderConfig) -> Ops:
 
 
 def kernels_apply(config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether our kernels compute this network there, if its experts are stacked on the device."""
+    """Return whether our kernels support this network on the device, if its experts are stacked there."""
     if not runs_kernels(device) or dtype not in (torch.bfloat16, torch.float16):
         return False
     if config.n_experts and not experts_supported(config):
@@ -123,10 +138,10 @@ def kernels_apply(config: DecoderConfig, device: torch.device, dtype: torch.dtyp
 
 
 def experts_supported(config: DecoderConfig) -> bool:
-    """Return whether the experts' kernels have tiles for this shape (all published ones; small may not)."""
+    """Return whether the experts' kernels support this shape (as all published ones do)."""
     powers = (config.n_experts, config.n_groups, config.head_width, config.rotary_width)
     fits = not (config.hidden_size % 32 or config.expert_width % 32)
-    return config.router == "sigmoid" and config.normalised and fits and all(map(_power_of_two, powers))
+    return fits and all(map(_power_of_two, powers))
 
 
 def _power_of_two(value: int) -> bool:

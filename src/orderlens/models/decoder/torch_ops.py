@@ -1,7 +1,7 @@
-"""The building blocks of a Llama-like forward, and plain torch for them: any device, any dtype.
+"""The operations of a Llama-like forward (``Ops``), implemented in plain torch for any device and dtype.
 
-The counterpart with our own CUDA kernels is ``triton_ops``; both satisfy ``Ops`` and compute the same
-function. Norms compute in float32 and round to the model's dtype before scaling, as published.
+``triton_ops`` implements them with our CUDA kernels and computes the same function. Norms compute in float32
+and round to the model's dtype before scaling, as published.
 
 Shape letters: N windows, W width, T = N·W tokens, C model width, H heads, D head width.
 """
@@ -17,7 +17,7 @@ from torch.nn import functional
 from orderlens.models.decoder.config import DecoderConfig
 from orderlens.models.decoder.experts import visit_experts
 from orderlens.models.decoder.weights import DecoderLayer, DenseFeedForward, SparseFeedForward
-from orderlens.models.engine.layer_parts import linear, rms_norm, rotary_tables, swiglu, turned_heads
+from orderlens.models.engine.layer_parts import linear, rms_norm, rotary_tables, rotated_heads, swiglu
 from orderlens.models.engine.pages import PagePool, attend, store_keys
 from orderlens.models.engine.window import Windows
 
@@ -25,12 +25,12 @@ FeedForward: TypeAlias = DenseFeedForward | SparseFeedForward
 
 
 class Ops(Protocol):
-    """What a forward is made of."""
+    """The operations of a forward."""
 
     gathers: bool
 
     def splits(self, n_windows: int, longest_start: int) -> int:
-        """Return how many parts the attention over a prefix is cut into (part of a graph's shape)."""
+        """Return the number of parts into which attention over a prefix is split (part of a graph's key)."""
         ...
 
     def add_norm(self, x_TC: Tensor, delta_TC: Tensor | None, weight_C: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,16 +54,27 @@ class Ops(Protocol):
         ...
 
     def feed_forward(
-        self, x_TC: Tensor, h_TC: Tensor, block: FeedForward, next_norm_C: Tensor
+        self,
+        x_TC: Tensor,
+        h_TC: Tensor,
+        block: FeedForward,
+        next_norm_C: Tensor,
+        valid_NW: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return x + feed-forward(h) and its norm under the next layer's weight."""
+        """Return x + feed-forward(h) and its norm under the next layer's weight.
+
+        ``valid_NW`` marks the tokens that are not padding; only routing by blocks needs it.
+        """
         ...
 
 
-def tables_of(config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of all positions, in the precision that the family turns in."""
+def rotary_tables_of(
+    config: DecoderConfig, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of all positions, in the family's precision of rotary encoding."""
     kind = torch.float32 if config.exact_rotary else dtype
-    return rotary_tables(config.rotary_width, config.rope_theta, config.max_positions, device, kind)
+    sizes = config.rotary_width, config.rope_theta, config.max_positions
+    return rotary_tables(*sizes, device, kind, config.rotary_factors)
 
 
 class TorchOps:
@@ -72,7 +83,7 @@ class TorchOps:
     gathers = True
 
     def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
-        self.config, self.tables = config, tables_of(config, device, dtype)
+        self.config, self.tables = config, rotary_tables_of(config, device, dtype)
 
     def splits(self, n_windows: int, longest_start: int) -> int:
         del n_windows, longest_start
@@ -100,7 +111,7 @@ class TorchOps:
         self, h_TC: Tensor, layer: DecoderLayer, positions_NW: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         fused_TO = linear(h_TC, layer.qkv_OC, layer.qkv_bias_O)
-        return turned_heads(fused_TO, layer, self.tables, positions_NW, self.config)
+        return rotated_heads(fused_TO, layer, self.tables, positions_NW, self.config)
 
     def after_attention(
         self, x_TC: Tensor, attended_TO: Tensor, layer: DecoderLayer
@@ -108,12 +119,17 @@ class TorchOps:
         return self.add_norm(x_TC, linear(attended_TO, layer.out_CO), layer.post_norm_C)
 
     def feed_forward(
-        self, x_TC: Tensor, h_TC: Tensor, block: FeedForward, next_norm_C: Tensor
+        self,
+        x_TC: Tensor,
+        h_TC: Tensor,
+        block: FeedForward,
+        next_norm_C: Tensor,
+        valid_NW: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         if isinstance(block, DenseFeedForward):
             y_TC = linear(swiglu(linear(h_TC, block.gate_up_FC)), block.down_CF)
         else:
-            y_TC = visit_experts(h_TC, block, self.config)
+            y_TC = visit_experts(h_TC, block, self.config, valid_NW)
         return self.add_norm(x_TC, y_TC, next_norm_C)
 
 

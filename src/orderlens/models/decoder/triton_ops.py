@@ -1,7 +1,7 @@
-"""The building blocks of a Llama-like forward on our CUDA kernels (bf16 or fp16, stacked experts).
+"""The operations of a Llama-like forward on our CUDA kernels (bf16 or fp16, stacked experts).
 
-Computes what ``TorchOps`` computes, in about ten launches per layer and without a word to the host, so that
-a whole forward can be recorded as a CUDA graph. Plain projections stay with the vendor library.
+Computes the same function as ``TorchOps``, in about ten launches per layer and without host synchronisation,
+so that a forward can be recorded as a CUDA graph. Plain projections use the vendor library.
 
 Shape letters: T tokens, C model width, O outputs of a projection.
 """
@@ -16,13 +16,14 @@ from orderlens.kernels.attention import attend, split_count
 from orderlens.kernels.canvas import attend_canvas
 from orderlens.kernels.experts.experts import choose_tiling, combine, expert_rows
 from orderlens.kernels.experts.route import choose_experts
+from orderlens.kernels.experts.visits import Visits
 from orderlens.kernels.gpu import gpu_of
 from orderlens.kernels.queries_keys import prepare_heads
 from orderlens.kernels.rowwise import add_rms_norm, swiglu
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.config import DecoderConfig
-from orderlens.models.decoder.experts import router_logits
-from orderlens.models.decoder.torch_ops import FeedForward, tables_of
+from orderlens.models.decoder.experts import route, router_logits
+from orderlens.models.decoder.torch_ops import FeedForward, rotary_tables_of
 from orderlens.models.decoder.weights import (
     DecoderLayer,
     DenseFeedForward,
@@ -32,7 +33,13 @@ from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows
 
 FEW_TOKENS = 512
-"""Up to here a dense network's projection without a bias is asked for with one (benchmarks/RESULTS.md)."""
+"""Up to this number of tokens, a dense network's projections get a zero bias (benchmarks/RESULTS.md)."""
+
+
+def routing_supported(config: DecoderConfig) -> bool:
+    """Return whether our routing kernel supports this router; other routers run in plain torch."""
+    plain = config.router == "sigmoid" and config.normalised
+    return plain and not config.weighted_bias and not config.expert_capacity
 
 
 class TritonOps:
@@ -41,7 +48,7 @@ class TritonOps:
     gathers = False
 
     def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
-        self.config, self.tables = config, tables_of(config, device, dtype)
+        self.config, self.tables = config, rotary_tables_of(config, device, dtype)
         self._adds_zeros = config.n_experts == 0
         self._zeros = torch.zeros(max(config.qkv_width, config.hidden_size), device=device, dtype=dtype)
 
@@ -69,29 +76,44 @@ class TritonOps:
         return self.add_norm(x_TC, self.project(attended_TO, layer.out_CO), layer.post_norm_C)
 
     def feed_forward(
-        self, x_TC: Tensor, h_TC: Tensor, block: FeedForward, next_norm_C: Tensor
+        self,
+        x_TC: Tensor,
+        h_TC: Tensor,
+        block: FeedForward,
+        next_norm_C: Tensor,
+        valid_NW: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         if isinstance(block, DenseFeedForward):
             inner_TF = swiglu(functional.linear(h_TC, block.gate_up_FC))
             return self.add_norm(x_TC, functional.linear(inner_TF, block.down_CF), next_norm_C)
-        return self.sparse(x_TC, h_TC, block, next_norm_C)
+        return self.sparse(x_TC, h_TC, block, next_norm_C, valid_NW)
 
     def sparse(
-        self, x_TC: Tensor, h_TC: Tensor, block: SparseFeedForward, next_norm_C: Tensor
+        self,
+        x_TC: Tensor,
+        h_TC: Tensor,
+        block: SparseFeedForward,
+        next_norm_C: Tensor,
+        valid_NW: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return x + experts(h) and its norm."""
         assert isinstance(block.experts, StackedExperts)
-        logits_TE = router_logits(h_TC, block.router_EC)
-        ids_TK, weights_TK, visits = choose_experts(logits_TE, block.bias_E, self.config)
-        tiling = choose_tiling(ids_TK.numel(), len(block.experts), gpu_of(h_TC.device))
-        y_AC = expert_rows(h_TC, block.experts, ids_TK, visits, tiling)
+        if routing_supported(self.config):
+            logits_TE = router_logits(h_TC, block.router_EC)
+            ids_TK, weights_TK, visits = choose_experts(logits_TE, block.bias_E, self.config)
+        else:
+            ids_TK, weights_TK = route(h_TC, block, self.config, valid_NW)
+            ids_TK, visits = ids_TK.int(), Visits.of(ids_TK, len(block.experts))
+        experts, gpu = block.experts, gpu_of(h_TC.device)
+        tiling = choose_tiling(ids_TK.numel(), len(experts), gpu, float8=experts.is_float8)
+        y_AC = expert_rows(h_TC, experts, ids_TK, visits, tiling)
         return combine(y_AC, weights_TK, x_TC, next_norm_C, self.config.norm_eps)
 
     def project(self, x_TC: Tensor, weight_OC: Tensor, bias_O: Tensor | None = None) -> Tensor:
         """Return x · weightᵀ + bias [T, O] of the attention's projections.
 
-        torch asks another interface of the vendor library for products with a bias, and that one picks faster
-        kernels for a dense network's matrices while tokens are few: so a missing bias becomes zeros there.
+        For products with a bias, torch calls another interface of the vendor library. For few tokens it
+        selects faster kernels for a dense network's matrices, so a missing bias becomes zeros.
         """
         if bias_O is None and self._adds_zeros and len(x_TC) <= FEW_TOKENS:
             bias_O = self._zeros[: len(weight_OC)]

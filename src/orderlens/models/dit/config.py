@@ -1,8 +1,8 @@
-"""What ``config.json`` of an MDLM, BD3-LM or SEDD checkpoint says, checked, in our own words.
+"""Reads and checks ``config.json`` of MDLM, BD3-LM and SEDD checkpoints.
 
-The three share one network. They differ in attention (BD3-LM is block-causal), in whether the noise level
-reaches the network, and in the layout of the file: SEDD publishes its training configuration as it is. A
-value that would change the computation and is not carried out is refused by name. Knows nothing of tensors.
+The three share one network. They differ in attention (BD3-LM is block-causal), in whether the noise level is
+an input of the network, and in the layout of the file: SEDD publishes its training configuration. A value
+that changes the computation and is not supported is refused by name. Does not depend on tensors.
 """
 
 from __future__ import annotations
@@ -12,32 +12,50 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orderlens.models.files.configfile import CONFIG, MAX_CONTEXT, MAX_LAYERS, Values
+from orderlens.models.files.configfile import CONFIG, MAX_CONTEXT, MAX_LAYERS, ConfigValues
 from orderlens.models.protocol import Attention
 
 FREQUENCIES = 256
-"""Sines and cosines of the noise level that enter the network."""
+"""Number of sines and cosines in the embedding of the noise level."""
 FEED_FORWARD = 4
-"""Feed-forward width in model widths."""
+"""Feed-forward width / model width."""
 ROPE_THETA = 10000.0
 DEFAULT_BLOCK = 32
-"""Block inside which orders choose, for full attention; the authors unmask anywhere (one block)."""
+"""Block size for decoding under full attention; the authors unmask anywhere (one block)."""
 LAST_TIME = 1e-5
-"""The time at which the published samplers of SEDD stop: no noise below it was ever asked for."""
+"""The time at which the published samplers of SEDD stop: they never use a lower noise level."""
 LOGLINEAR_EPS = 1e-3
+HARMLESS = (
+    *("var_min", "sampling_eps_min", "sampling_eps_max", "scale_by_sigma", "sigma_min", "sigma_max"),
+    *("name", "file", "report_all"),
+)
+"""Keys without influence on normalised probabilities; ``scale_by_sigma`` adds a constant to every logit."""
+SEDD_PARTS = (
+    "ngpus",
+    "training",
+    "data",
+    "sampling",
+    "eval",
+    "optim",
+    "hydra",
+    "wandb_name",
+    "work_dir",
+    "seed",
+)
+"""Parts of SEDD's training configuration that do not describe the network."""
 
 
 @dataclass(frozen=True, slots=True)
 class DitConfig:
-    """Shape of the network and what it is told of the noise.
+    """Shape of the network and its noise conditioning.
 
     Attributes:
         vocab_size: rows of the embedding, the mask included.
         cond_width: width of the noise embedding that modulates every norm.
         block_size: tokens per block.
-        sigmas: smallest and largest noise level of the schedule for networks that are told it; None where
-            they always read level 0.
-        prefix: what stands before every tensor's name in the checkpoint.
+        sigmas: smallest and largest noise level of the schedule; None for networks without time conditioning,
+            which always use level 0.
+        prefix: prefix of all tensor names in the checkpoint.
     """
 
     vocab_size: int
@@ -74,34 +92,37 @@ class DitConfig:
 
 
 def parse_mdlm(record: Mapping[str, Any], source: str = CONFIG) -> DitConfig:
-    """Return the shape of an MDLM checkpoint: full attention, no blocks of its own."""
-    values = Values(record, source)
+    """Return the shape of an MDLM checkpoint, which has full attention."""
+    values = ConfigValues(record, source)
     timed = values.flag("time_conditioning", default=False)
     return _hub_config(values, "full", DEFAULT_BLOCK, loglinear_sigmas() if timed else None)
 
 
 def parse_bd3lm(record: Mapping[str, Any], source: str = CONFIG) -> DitConfig:
-    """Return the shape of a BD3-LM checkpoint: block-causal, unless it was made without blocks."""
-    values = Values(record, source)
+    """Return the shape of a BD3-LM checkpoint: block-causal, unless it was trained without blocks."""
+    values = ConfigValues(record, source)
     if values.flag("causal", default=False):
-        raise values.error("causal=true is autoregressive: it has no reveal orders")
+        raise values.error("causal=true means an autoregressive model, which has no reveal orders")
     if not values.flag("adaln", default=True):
         raise values.error("adaln=false is not supported")
-    timed = values.flag("time_conditioning", default=False)
+    timed, block = (
+        values.flag("time_conditioning", default=False),
+        values.integer("block_size", 1, high=MAX_CONTEXT),
+    )
     if not values.flag("cross_attn", default=True):
         return _hub_config(values, "full", DEFAULT_BLOCK, loglinear_sigmas() if timed else None)
     if timed:
         raise values.error("time_conditioning=true is not supported with blocks (no exact prefix cache)")
-    return _hub_config(values, "block-causal", values.integer("block_size", 1, high=MAX_CONTEXT), None)
+    return _hub_config(values, "block-causal", block, None)
 
 
 def parse_sedd(record: Mapping[str, Any], source: str = CONFIG) -> DitConfig:
-    """Return the shape of a SEDD checkpoint from the training configuration that it publishes."""
-    whole = Values(record, source)
+    """Return the shape of a SEDD checkpoint from its published training configuration."""
+    top = ConfigValues(record, source)
     graph, shape, noise = (_part(record, key, source) for key in ("graph", "model", "noise"))
     graph.choice("type", ("absorb",))
     shape.choice("type", ("ddit",), "ddit")
-    tokens = whole.integer("tokens", low=2)
+    tokens = top.integer("tokens", low=2)
     kind = noise.choice("type", ("loglinear", "geometric"), "loglinear")
     sigmas = loglinear_sigmas() if kind == "loglinear" else _geometric_sigmas(noise)
     return _checked(
@@ -113,7 +134,7 @@ def parse_sedd(record: Mapping[str, Any], source: str = CONFIG) -> DitConfig:
             n_heads=shape.integer("n_heads"),
             max_positions=shape.integer("length", 1024, high=MAX_CONTEXT),
             mask_id=tokens,
-            eos_id=whole.token("eos_token_id", tokens, tokens - 1),
+            eos_id=top.token("eos_token_id", tokens, tokens - 1),
             attention="full",
             block_size=DEFAULT_BLOCK,
             sigmas=sigmas,
@@ -130,7 +151,7 @@ def loglinear_sigmas() -> tuple[float, float]:
 
 
 def is_sedd(record: Mapping[str, Any]) -> bool:
-    """Say whether a ``config.json`` without ``model_type`` is the training configuration of SEDD."""
+    """Return whether a ``config.json`` without ``model_type`` is a training configuration of SEDD."""
     graph, shape = record.get("graph"), record.get("model")
     return (
         "model_type" not in record
@@ -143,9 +164,9 @@ def is_sedd(record: Mapping[str, Any]) -> bool:
 
 
 def _hub_config(
-    values: Values, attention: Attention, block_size: int, sigmas: tuple[float, float] | None
+    values: ConfigValues, attention: Attention, block_size: int, sigmas: tuple[float, float] | None
 ) -> DitConfig:
-    """Return what MDLM and BD3-LM write alike; missing keys take the defaults of the published classes."""
+    """Return the shape from the keys that MDLM and BD3-LM share; defaults are as published."""
     vocab_size = values.integer("vocab_size", 50258, low=3)
     mask_id = values.token("mask_token_id", vocab_size, vocab_size - 1)
     return _checked(
@@ -167,23 +188,23 @@ def _hub_config(
     )
 
 
-def _checked(config: DitConfig, values: Values) -> DitConfig:
+def _checked(config: DitConfig, values: ConfigValues) -> DitConfig:
     if config.width % config.n_heads or config.head_width % 2:
         raise values.error(
-            f"a width of {config.width} cannot be cut into {config.n_heads} heads of even width"
+            f"a width of {config.width} cannot be split into {config.n_heads} heads of even width"
         )
     if config.mask_id == config.eos_id:
-        raise values.error("mask and EOS are the same id")
+        raise values.error(f"mask and EOS have the same id {config.mask_id}; they must differ")
     return config
 
 
-def _geometric_sigmas(noise: Values) -> tuple[float, float]:
+def _geometric_sigmas(noise: ConfigValues) -> tuple[float, float]:
     low, high = noise.number("sigma_min", 1e-3), noise.number("sigma_max", 1.0)
     if low >= high:
         raise noise.error(f"sigma_min={low} must be below sigma_max={high}")
     return low, high
 
 
-def _part(record: Mapping[str, Any], key: str, source: str) -> Values:
+def _part(record: Mapping[str, Any], key: str, source: str) -> ConfigValues:
     value = record.get(key)
-    return Values(value if isinstance(value, Mapping) else {}, f"{source}, {key}")
+    return ConfigValues(value if isinstance(value, Mapping) else {}, f"{source}, {key}")

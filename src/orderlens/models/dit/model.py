@@ -1,7 +1,7 @@
-"""MDLM, BD3-LM and SEDD checkpoints as models, with GPT-2's tokenizer where they ship none.
+"""Loads MDLM, BD3-LM and SEDD checkpoints, with GPT-2's tokenizer if they contain none.
 
-It is looked for in the checkpoint's folder, then in the folder that ``$ORDERLENS_GPT2`` names, then on the
-hub, and only once text has to be encoded or decoded: token ids need no tokenizer.
+The tokenizer is searched in the checkpoint's folder, then in the folder ``$ORDERLENS_GPT2``, then on the hub.
+The search starts when text is first encoded or decoded: token ids need no tokenizer.
 """
 
 from __future__ import annotations
@@ -19,26 +19,38 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.checkpoint_info import CheckpointReader
-from orderlens.models.dit.config import DitConfig, parse_bd3lm, parse_mdlm, parse_sedd
+from orderlens.models.dit.config import HARMLESS, SEDD_PARTS, DitConfig, parse_bd3lm, parse_mdlm, parse_sedd
 from orderlens.models.dit.network import DitNetwork, PagedDit
 from orderlens.models.dit.weights import EMBEDDING, check_tensors, load_weights
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
 from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.full import canvas_engine
-from orderlens.models.engine.model import CastableModel, Facts, Loaded
+from orderlens.models.engine.model import CastableModel, LoadedNetwork, ModelFacts
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
 from orderlens.models.files.configfile import CONFIG, read_json
 from orderlens.models.files.hub import resolve_snapshot
+from orderlens.models.files.known_keys import parse_known
 from orderlens.models.files.roles import TokenRoles
 from orderlens.models.files.tokenizer import SETTINGS, TOKENIZER, FastTokenizer, has_tokenizer
 from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import Tokenizer
 
-Parser: TypeAlias = Callable[[Mapping[str, Any], str], DitConfig]
+Parser: TypeAlias = Callable[..., DitConfig]
+"""(contents of config.json, its path for messages) → shape."""
 
-MDLM_READER = CheckpointReader(parse_mdlm, check_tensors)
-BD3LM_READER = CheckpointReader(parse_bd3lm, check_tensors)
-SEDD_READER = CheckpointReader(parse_sedd, check_tensors)
+
+def _known(parse: Parser) -> Parser:
+    """Return ``parse`` for a whole file: it also refuses keys that may change the computation."""
+
+    def read(record: Mapping[str, Any], source: str = CONFIG) -> DitConfig:
+        return parse_known(lambda values: parse(values, source), record, (*HARMLESS, *SEDD_PARTS))
+
+    return read
+
+
+MDLM_READER = CheckpointReader(_known(parse_mdlm), check_tensors)
+BD3LM_READER = CheckpointReader(_known(parse_bd3lm), check_tensors)
+SEDD_READER = CheckpointReader(_known(parse_sedd), check_tensors)
 
 
 def load_sedd(folder: Path, name: str, options: LoadOptions, *, sigma: float | None = None) -> CastableModel:
@@ -48,7 +60,7 @@ def load_sedd(folder: Path, name: str, options: LoadOptions, *, sigma: float | N
         folder: holds config.json and safetensors.
         name: the spec that loads this model again.
         options: device and dtype.
-        sigma: one noise level for every state; None for the level that fits its share of masks.
+        sigma: one noise level for all states; None matches the level to each state's share of masks.
     """
 
     def parse(record: Mapping[str, Any], source: str) -> DitConfig:
@@ -60,17 +72,17 @@ def load_sedd(folder: Path, name: str, options: LoadOptions, *, sigma: float | N
 
 def _load(parse: Parser, folder: Path, name: str, options: LoadOptions) -> CastableModel:
     path = folder / CONFIG
-    config = parse(read_json(path), str(path))
+    config = _known(parse)(read_json(path), str(path))
     checkpoint = Checkpoint(folder)
     check_tensors(checkpoint, config)
     device = with_index(pick_device(options.device))
     dtype = pick_dtype(options.dtype, checkpoint.dtype_of(config.prefix + EMBEDDING))
     tokenizer, roles = _tokens(folder, config)
 
-    def load(kind: torch.dtype) -> Loaded:
-        return _assembled(DitNetwork(load_weights(checkpoint, config, device, kind), config))
+    def load(kind: torch.dtype) -> LoadedNetwork:
+        return _assemble(DitNetwork(load_weights(checkpoint, config, device, kind), config))
 
-    facts = Facts(
+    facts = ModelFacts(
         name=name,
         size=config,
         vocab_size=config.vocab_size,
@@ -86,8 +98,8 @@ def _load(parse: Parser, folder: Path, name: str, options: LoadOptions) -> Casta
 load_mdlm, load_bd3lm = partial(_load, parse_mdlm), partial(_load, parse_bd3lm)
 
 
-def _assembled(network: DitNetwork) -> Loaded:
-    """Put engine and plain forward around a network."""
+def _assemble(network: DitNetwork) -> LoadedNetwork:
+    """Build the engine and the plain forward of a network."""
 
     def plain(ids_1L: Tensor, visible_LL: Tensor) -> Tensor:
         positions = torch.arange(ids_1L.shape[1], device=ids_1L.device)[None]
@@ -101,15 +113,15 @@ def _assembled(network: DitNetwork) -> Loaded:
     engine = (
         canvas_engine(network, config.max_positions) if full else ForwardEngine(PagedDit(network), config)
     )
-    return Loaded(engine, plain, network.weights.unembed_VX)
+    return LoadedNetwork(engine, plain, network.weights.unembed_VX)
 
 
 def _tokens(folder: Path, config: DitConfig) -> tuple[Tokenizer, TokenRoles]:
-    """Return the tokenizer, the folder's own or GPT-2's, and what the ids mean."""
+    """Return the tokenizer (the folder's, or GPT-2's) and the token roles."""
     eos, special = config.eos_id, frozenset[int]()
     tokenizer: Tokenizer = Gpt2Tokenizer(config.vocab_size)
     if has_tokenizer(folder):
-        own = fitting(FastTokenizer.from_folder(folder), config.vocab_size, folder)
+        own = check_vocabulary(FastTokenizer.from_folder(folder), config.vocab_size, folder)
         named = (own.named_id("eos_token"), own.id_of(END_OF_TEXT), eos)
         eos = next(index for index in named if index is not None)
         tokenizer, special = own, own.special_ids - {eos, config.mask_id}
@@ -122,10 +134,10 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 class Gpt2Tokenizer:
-    """GPT-2's tokenizer, found when it is first needed."""
+    """GPT-2's tokenizer, loaded when it is first needed."""
 
     def __init__(self, vocab_size: int) -> None:
-        """Promise a tokenizer whose ids are below ``vocab_size``."""
+        """Prepare a tokenizer whose ids must be below ``vocab_size``."""
         self._vocab_size = vocab_size
         self._found: FastTokenizer | None = None
         self._missing: UserInputError | None = None
@@ -152,24 +164,27 @@ class Gpt2Tokenizer:
 
 
 def find_gpt2(vocab_size: int) -> FastTokenizer:
-    """Return GPT-2's tokenizer from the named folder or the hub.
+    """Return GPT-2's tokenizer from the folder ``$ORDERLENS_GPT2`` or from the hub.
 
     Raises:
-        ModelLoadError: there is none, or it has more ids than the model.
+        ModelLoadError: it is missing, or it has more ids than the model.
     """
     named = os.environ.get(VARIABLE)
     if named is not None and not has_tokenizer(Path(named)):
-        raise ModelLoadError(f"${VARIABLE} is '{named}', which holds no {TOKENIZER}")
+        raise ModelLoadError(
+            f"${VARIABLE} is '{named}', but there is no {TOKENIZER}; set it to a folder with GPT-2's "
+            "tokenizer"
+        )
     folder = Path(named) if named is not None else _from_hub()
-    return fitting(FastTokenizer.from_folder(folder), vocab_size, folder)
+    return check_vocabulary(FastTokenizer.from_folder(folder), vocab_size, folder)
 
 
-def fitting(tokenizer: FastTokenizer, vocab_size: int, folder: Path) -> FastTokenizer:
-    """Return the tokenizer, refusing one whose ids the model does not have."""
+def check_vocabulary(tokenizer: FastTokenizer, vocab_size: int, folder: Path) -> FastTokenizer:
+    """Return the tokenizer; refuse one with ids that the model does not have."""
     if tokenizer.largest_id >= vocab_size:
         raise ModelLoadError(
-            f"{folder}: the tokenizer knows ids up to {tokenizer.largest_id}, but the model's vocabulary has "
-            f"{vocab_size}; it belongs to another checkpoint"
+            f"{folder}: the tokenizer has ids up to {tokenizer.largest_id}, but the model's vocabulary has "
+            f"{vocab_size} ids; it belongs to another checkpoint"
         )
     return tokenizer
 
@@ -179,6 +194,6 @@ def _from_hub() -> Path:
         return resolve_snapshot(HUB, patterns=(TOKENIZER, SETTINGS))
     except UserInputError as error:
         raise ModelLoadError(
-            f"this checkpoint ships no tokenizer and GPT-2's cannot be had ({error}); put GPT-2's "
-            f"{TOKENIZER} into its folder, or name a folder that holds it in ${VARIABLE}"
+            f"this checkpoint has no tokenizer, and GPT-2's cannot be fetched ({error}); copy GPT-2's "
+            f"{TOKENIZER} into its folder, or set ${VARIABLE} to a folder that contains it"
         ) from None

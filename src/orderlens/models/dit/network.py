@@ -1,11 +1,11 @@
-"""The forward of a DDiT: token windows in, hidden states for the output matrix out.
+"""The forward of a DDiT: from token windows to hidden states for the output matrix.
 
-Every layer's norms are shifted, scaled and gated by the embedded noise level. What a position may attend to
-is the caller's business: each layer hands its queries, keys and values to an ``attend`` callable.
+The embedded noise level shifts, scales and gates every layer's norms. The caller defines attention: each
+layer passes its queries, keys and values to an ``attend`` callable.
 
-A state with m of n positions masked is given the level σ at which absorbing noise masks that share of
-positions on average: 1 − e^(−σ) = m / n, kept inside the levels of the model's schedule. Networks without
-time conditioning read σ = 0 at every state, which still passes through all their layers.
+A state with m of n positions masked gets the level σ at which absorbing noise masks that share of positions
+on average: 1 − e^(−σ) = m / n, clamped to the levels of the model's schedule. Networks without time
+conditioning use σ = 0 at every state; its embedding still enters all their layers.
 
 Shape letters: N windows, W width, T = N·W tokens, C model width, H heads, D head width, K noise embedding.
 """
@@ -31,7 +31,7 @@ PERIOD = 10000.0
 
 
 def matched_sigma(masked_NW: Tensor, sigmas: tuple[float, float]) -> Tensor:
-    """Return each state's noise level [N]: the one that masks as large a share of positions on average."""
+    """Return each state's noise level [N]: the one that masks the same share of positions on average."""
     share_N = masked_NW.float().mean(dim=1)
     return (-torch.log1p(-share_N)).clamp(*sigmas)
 
@@ -51,7 +51,7 @@ Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class DitNetwork:
-    """DitWeights and shape, put together."""
+    """The network: its weights and its shape."""
 
     def __init__(self, weights: DitWeights, config: DitConfig) -> None:
         self.weights, self.config = weights, config
@@ -69,10 +69,10 @@ class DitNetwork:
 
     @torch.no_grad()
     def forward(self, tokens_NW: Tensor, positions_NW: Tensor, attend: Attend) -> Tensor:
-        """Return hidden states for the output matrix [N, W, X], a 1 behind them for its bias."""
+        """Return hidden states for the output matrix [N, W, X], extended by a 1 for its bias."""
         weights = self.weights
         condition_NK = embed_sigma(self._sigma(tokens_NW), weights.noise_in, weights.noise_out).to(self.dtype)
-        places = positions_NW.clamp_max(self.config.max_positions - 1)  # padding may run past the end
+        places = positions_NW.clamp_max(self.config.max_positions - 1)  # padding may exceed the tables
         rotary = (self._cos[places][:, None], self._sin[places][:, None])
         x_NWC = functional.embedding(tokens_NW, weights.embedding_VC)
         for index, layer in enumerate(weights.layers):
@@ -87,7 +87,7 @@ class DitNetwork:
         )
 
     def _sigma(self, tokens_NW: Tensor) -> Tensor:
-        """Return the noise level of every state [N], or the one of all [1]."""
+        """Return the noise level of every state [N], or one level for all [1]."""
         if self.config.sigmas is None:
             return torch.zeros(1, device=self.device)
         return matched_sigma(tokens_NW == self.config.mask_id, self.config.sigmas)
@@ -115,7 +115,7 @@ def norm(x: Tensor, weight_C: Tensor) -> Tensor:
 
 
 class PagedDit:
-    """Windows that see their slot's cached prefix and themselves."""
+    """Runs windows that see their slot's cached prefix and themselves."""
 
     gathers = True
 

@@ -1,8 +1,7 @@
-"""The tensors of a DDiT checkpoint: published names and shapes, and how they are loaded.
+"""The tensors of a DDiT checkpoint: published names and shapes, and their loading.
 
-The output layer has a bias, for which rows of hidden states have no place: it becomes a column of the output
-matrix, and every hidden state ends in a 1 (``models.engine.weights``). The noise embedding stays in float32,
-as published.
+The bias of the output layer becomes a column of the output matrix, and every hidden state ends with a 1
+(``models.engine.weights``). The noise embedding stays in float32, as published.
 
 Shape letters: V vocabulary, C width, K width of the noise embedding, F feed-forward width.
 """
@@ -80,7 +79,7 @@ def expected_shapes(config: DitConfig) -> dict[str, tuple[int, ...]]:
 
 
 def check_tensors(checkpoint: Checkpoint, config: DitConfig) -> None:
-    """Refuse missing, unknown, misshaped and strangely typed tensors; published buffers may be missing."""
+    """Refuse tensors that are missing or unknown, or of a wrong shape or dtype; buffers may be missing."""
     buffers: dict[str, tuple[int, ...]] = {
         config.prefix + "rotary_emb.inv_freq": (config.head_width // 2,),
         "sampling_eps_min": (),

@@ -1,1 +1,1 @@
-"""Parts that torch families share: devices, checkpoints, the paged cache, sessions. Knows no family."""
+"""Shared by torch families, independent of any: devices, the paged cache, sessions, CUDA graphs."""

@@ -1,7 +1,7 @@
-"""Which device and dtype to use, decided and refused in one place, what is free there, and what fits.
+"""Chooses and checks device and dtype; reports free memory, and estimates what fits in it.
 
-Figures of what fits are estimates for planning (``doctor``, the automatic batch size). Running out of memory
-is handled where it happens, by halving.
+The estimates serve planning (``doctor``, the automatic batch size). An out-of-memory error is handled where
+it occurs, by halving the batch.
 """
 
 from __future__ import annotations
@@ -19,39 +19,40 @@ from orderlens.models.options import DTYPE_NAMES, check_device, check_dtype
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 WORKING_BYTES = 3 * 2**30
-"""Activations, recorded graphs and library workspaces of the largest forward: not for the cache."""
+"""Memory for activations, recorded graphs and library workspaces of the largest forward."""
 MAX_BATCH, UNKNOWN_MEMORY_BATCH = 1024, 8
-"""Suggested batches: past the first most networks gain nothing; the second where free memory is unknown."""
+"""Largest suggested batch (most networks gain nothing from more), and the batch if free memory is unknown."""
 STATES_BYTES, STATE_BYTES_PER_TOKEN = 2 * 2**30, 96
-"""Under full attention nothing is cached, but scoring lays out a canvas for every token and order at once on
-the host: bytes for all of them, and bytes per token of a canvas and token to score (for eight orders)."""
+"""Full attention caches nothing, but scoring holds a canvas for every token and order on the host: the bytes
+for all canvases, and the bytes per canvas token and scored token (for eight orders)."""
 EXAMPLE_LENGTHS = (160, 2048, 16384)
-"""Sequence lengths for which ``doctor`` tells a batch size: the paper's C4 texts, a chat, its longest."""
+"""Sequence lengths (tokens) for which ``doctor`` prints a batch size: the paper's C4 texts, chat, longest."""
 
 
 def pick_device(wanted: str | None = None, prefer: Sequence[str] = ("cuda",)) -> torch.device:
-    """Return the wanted device, or the best one there is; a missing one is refused by name.
+    """Return the wanted device, or the best available one; refuse a device that is missing.
 
     Args:
         wanted: ``cpu``, ``cuda``, ``cuda:N`` or ``mps``; None or ``auto`` for the best.
-        prefer: device types to take before the CPU, best first, when the choice is free.
+        prefer: device types preferred to the CPU, best first, for None or ``auto``.
     """
     if wanted is None or wanted == "auto":
-        return _own_gpu(torch.device(next((kind for kind in prefer if _visible(kind)), "cpu")))
-    check_device(wanted)  # first: torch keeps the lowest 8 bits of an index, so that its cuda:256 is cuda:0
+        return _gpu_of_this_rank(torch.device(next((kind for kind in prefer if _visible(kind)), "cpu")))
+    check_device(wanted)  # before torch, which keeps only 8 bits of an index: its cuda:256 is cuda:0
     device = torch.device(wanted)
     if not _visible(device.type):
         what = "no CUDA GPU is visible to torch" if device.type == "cuda" else "Apple MPS is not available"
         raise UserInputError(f"device '{wanted}': {what}; use --device cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserInputError(
-            f"device '{wanted}': torch sees {torch.cuda.device_count()} CUDA GPU(s), numbered from 0"
+            f"device '{wanted}': torch sees {torch.cuda.device_count()} CUDA GPU(s), numbered from 0; "
+            "choose one of them or --device auto"
         )
-    return _own_gpu(device)
+    return _gpu_of_this_rank(device)
 
 
-def _own_gpu(device: torch.device) -> torch.device:
-    """Return this rank's GPU where torchrun or Slurm started several processes on the machine."""
+def _gpu_of_this_rank(device: torch.device) -> torch.device:
+    """Return this rank's GPU if torchrun or Slurm started several processes on the machine."""
     place = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or ""
     if device.type != "cuda" or device.index is not None or not place.isdigit() or int(place) == 0:
         return device
@@ -79,7 +80,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def visible_devices() -> list[dict[str, Any]]:
-    """Return what torch can compute on: ``name`` (torch's own comes first in it) and ``memory_gib``."""
+    """Return torch's devices, each with ``name`` (begins with torch's own name) and ``memory_gib``."""
     shared = (total_memory() or 0) / 2**30
     found: list[dict[str, Any]] = [{"name": "cpu", "memory_gib": shared}]
     for index in range(visible_gpus()):
@@ -91,7 +92,7 @@ def visible_devices() -> list[dict[str, Any]]:
 
 
 def visible_gpus() -> int:
-    """Return how many CUDA GPUs torch sees."""
+    """Return the number of CUDA GPUs that torch sees."""
     return torch.cuda.device_count() if _visible("cuda") else 0
 
 
@@ -102,7 +103,7 @@ def _visible(kind: str) -> bool:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return what is free on ``device``, cached blocks of torch's allocator included; None if unknown."""
+    """Return the free bytes on ``device``, including cached blocks of torch's allocator; None if unknown."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0] + unused)
@@ -112,11 +113,11 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 class Sized(Protocol):
-    """What must be known of a network to say what fits; a family's configuration has these.
+    """The sizes from which memory is estimated; a family's configuration has these.
 
     Attributes:
         n_parameters: number of weights.
-        kv_values_per_token: numbers cached per token over all layers; 0 where nothing is cached (full
+        kv_values_per_token: numbers cached per token over all layers; 0 if nothing is cached (full
             attention).
         max_positions: longest sequence.
     """
@@ -142,33 +143,33 @@ def cache_bytes(config: Sized, dtype: torch.dtype) -> int:
 
 
 def suggested_sequences(
-    config: Sized, dtype: torch.dtype, free: int | None, tokens_each: int, most: int = MAX_BATCH
+    config: Sized, dtype: torch.dtype, free: int | None, tokens_per_sequence: int, most: int = MAX_BATCH
 ) -> int:
-    """Return how many sequences to decode together given free memory beside the weights (None: unknown)."""
+    """Return the suggested batch size for free memory in bytes after the weights (None: unknown)."""
     if free is None:
         return UNKNOWN_MEMORY_BATCH
-    return min(most, sequences_that_fit(config, dtype, free, tokens_each))
+    return min(most, sequences_that_fit(config, dtype, free, tokens_per_sequence))
 
 
-def sequences_that_fit(config: Sized, dtype: torch.dtype, free: int, tokens_each: int) -> int:
-    """Return how many sequences of ``tokens_each`` tokens fit in ``free`` bytes, at least 1."""
-    each = max(1, tokens_each) * cache_bytes(config, dtype)
-    if not each:
-        return max(1, STATES_BYTES // (STATE_BYTES_PER_TOKEN * max(1, tokens_each) ** 2))
-    return max(1, (free - WORKING_BYTES) // each)
+def sequences_that_fit(config: Sized, dtype: torch.dtype, free: int, tokens_per_sequence: int) -> int:
+    """Return the number of sequences of this length that fit in ``free`` bytes, at least 1."""
+    bytes_per_sequence = max(1, tokens_per_sequence) * cache_bytes(config, dtype)
+    if not bytes_per_sequence:
+        return max(1, STATES_BYTES // (STATE_BYTES_PER_TOKEN * max(1, tokens_per_sequence) ** 2))
+    return max(1, (free - WORKING_BYTES) // bytes_per_sequence)
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
-    """What to expect of a model on a device.
+class MemoryEstimate:
+    """Whether a model fits on a device, and with which batch size.
 
     Attributes:
-        device: the device's name for torch.
-        weights_gb: size of the weights.
-        free_gb: free memory of the device, None where unknown.
-        fits: whether weights and working memory fit, None where unknown.
-        batch: suggested number of sequences for some lengths in tokens; empty where nothing fits.
-        line: all of it in one line.
+        device: torch's name of the device.
+        weights_gb: size of the weights in GB.
+        free_gb: free memory of the device in GB, None if unknown.
+        fits: whether weights and working memory fit, None if unknown.
+        batch: sequence length in tokens → suggested number of sequences; empty if nothing fits.
+        line: whether the model fits, as one line of text.
     """
 
     device: str
@@ -179,17 +180,17 @@ class Expectation:
     line: str
 
 
-def expectation(
+def estimate_memory(
     device: torch.device | str, config: Sized, dtype: torch.dtype, name: str, *, mapped: bool = False
-) -> Expectation:
-    """Say what to expect of a model on ``device``.
+) -> MemoryEstimate:
+    """Estimate whether a model fits on ``device``.
 
     Args:
-        device: where it would run.
-        config: its shape.
+        device: the device.
+        config: the model's shape.
         dtype: dtype of its weights.
-        name: what to call it.
-        mapped: on the CPU its weights stay in their files, so what is free can hold the cache.
+        name: the model's name in the printed line.
+        mapped: on the CPU its weights stay in their files, so all free memory can hold the cache.
     """
     device = torch.device(device)
     needed, free = weight_bytes(config, dtype), free_bytes(device)
@@ -198,11 +199,8 @@ def expectation(
     room = None if free is None else free if mapped else free - needed
     batch = {} if fits is False and not mapped else _batches(config, dtype, room)
     line = f"{name}: {needed / 1e9:.1f} GB of weights {_place(device, free, fits, mapped)}"
-    if batch:
-        sizes = ", ".join(f"{count} of {tokens:,}" for tokens, count in batch.items())
-        line += f"; sequences at once: {sizes} tokens"
     free_gb = None if free is None else free / 1e9
-    return Expectation(str(device), needed / 1e9, free_gb, fits, batch, line)
+    return MemoryEstimate(str(device), needed / 1e9, free_gb, fits, batch, line)
 
 
 def _batches(config: Sized, dtype: torch.dtype, room: int | None) -> dict[int, int]:
@@ -214,7 +212,7 @@ def _batches(config: Sized, dtype: torch.dtype, room: int | None) -> dict[int, i
 
 
 def _place(device: torch.device, free: int | None, fits: bool | None, mapped: bool) -> str:
-    """Say where the weights will be and what that means for speed."""
+    """Return a phrase about where the weights go and what that means for speed."""
     have = "" if free is None else f"{free / 1e9:.1f} GB free"
     if mapped:
         speed = "seconds per token"

@@ -1,7 +1,7 @@
-"""Running forwards: cut to what fits in memory, replayed from CUDA graphs where shapes repeat.
+"""Runs forwards: split to fit in memory, replayed from CUDA graphs when shapes repeat.
 
 One engine per model, shared by its sessions: it owns the network, the page pool and the recorded graphs. A
-forward that runs out of memory is retried in halves; it computes the same numbers, so nothing is lost.
+forward that runs out of memory is retried in halves, which give the same numbers.
 
 Shape letters: N windows, W width, C model width.
 """
@@ -23,8 +23,8 @@ from orderlens.models.engine.graphs import (
     Mode,
     Packed,
     PagedNetwork,
-    PickingNetwork,
     Places,
+    RowSelectingNetwork,
     run_plainly,
 )
 from orderlens.models.engine.pages import CacheShape, PagePool
@@ -33,9 +33,9 @@ from orderlens.models.engine.window import HEADER, Windows
 from orderlens.models.protocol import IntArray
 
 MAX_TOKENS = 16384
-"""Tokens of one forward: past this a larger one gains nothing in most networks and only costs memory."""
+"""Maximum tokens of one forward: for most networks a larger forward only costs memory."""
 MAX_GATHERED = 2**26
-"""Cached numbers that the portable attention may copy out of the pool at once."""
+"""Maximum cached numbers that the portable attention copies out of the pool per forward."""
 _CUDA_PAGES, _CUDA_ROWS = 1024, 1024
 
 
@@ -43,10 +43,10 @@ class ForwardEngine:
     """Network, cache and graphs of one loaded model.
 
     Attributes:
-        network: what runs.
-        shape: of its cache.
+        network: the network.
+        shape: the shape of its cache.
         pool: the cache.
-        widest: tokens of one forward where memory allows.
+        widest: maximum tokens of one forward if memory allows.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class ForwardEngine:
         """Make an engine.
 
         Args:
-            network: what runs.
-            shape: of its cache.
-            max_graph_tokens: larger forwards are not recorded, so not padded to a bucket either: for networks
+            network: the network.
+            shape: the shape of its cache.
+            max_graph_tokens: larger forwards are not recorded and hence not padded to a bucket; for networks
                 whose padding costs as much as any other window.
-            max_tokens: of one forward; half as many where they turn out not to fit in memory.
+            max_tokens: maximum tokens of one forward; halved after an out-of-memory error.
         """
         self.network, self.shape = network, shape
         device = network.device
@@ -75,9 +75,9 @@ class ForwardEngine:
         recordable = device.type == "cuda" and not network.gathers
         self._graphs = GraphedNetwork(network, self.pool, max_graph_tokens) if recordable else None
         self.can_speculate = recordable
-        """Whether it pays to queue a forward before it is known to be wanted: else the device waits."""
+        """Whether queueing a forward before it is known to be needed saves time on this device."""
         self.input_NX: Tensor | None = None
-        """The windows of the last forward on the device, None where they came in several parts."""
+        """The windows of the last forward on the device, None if they were split into several forwards."""
 
     @property
     def device(self) -> torch.device:
@@ -86,13 +86,13 @@ class ForwardEngine:
 
     @property
     def advances(self) -> bool:
-        """Whether one forward can cache windows and read others."""
+        """Whether one forward can cache some windows and read others."""
         return isinstance(self.network, AdvancingNetwork)
 
     def hidden(self, packed_NX: Packed, *, advance: bool = False) -> Iterator[tuple[int, Tensor]]:
-        """Yield (first window, hidden states [n, W, C]) for consecutive runs of windows.
+        """Yield (first window, hidden states [n, W, C]) for consecutive groups of windows.
 
-        A yielded tensor may be overwritten by the next forward: take what is needed before going on. With
+        The next forward may overwrite a yielded tensor, so copy what is needed before continuing. With
         ``advance`` the windows are cached as well (pages reserved, earlier blocks of a sequence first).
         """
         for low, hidden_NWC in self._in_parts(packed_NX, "advance" if advance else "read"):
@@ -102,13 +102,13 @@ class ForwardEngine:
     def rows(
         self, packed_NX: Packed, row_state_R: IntArray, row_offset_R: IntArray, *, advance: bool = False
     ) -> Iterator[tuple[IntArray, Tensor]]:
-        """Yield (places among the R rows, their hidden states [r, C]) for consecutive runs of windows.
+        """Yield (indices into the R rows, their hidden states [r, C]) for consecutive groups of windows.
 
         Args:
             packed_NX: the windows.
-            row_state_R: window of each wanted row.
-            row_offset_R: its place in the window.
-            advance: the windows are cached as well.
+            row_state_R: window of each requested row.
+            row_offset_R: its offset in the window.
+            advance: cache the windows as well.
         """
         width = packed_NX.shape[1] - HEADER
         places: list[IntArray] = []
@@ -122,14 +122,15 @@ class ForwardEngine:
             if hidden_rC is not None:
                 yield places[0], hidden_rC
 
-    def once(self, packed_NX: Tensor, longest_start: int, flat_R: Tensor) -> Tensor | None:
-        """Return the hidden states [R, C] of some tokens of windows that are on the device already.
+    def run_once(self, packed_NX: Tensor, longest_start: int, flat_R: Tensor) -> Tensor | None:
+        """Return the hidden states [R, C] of some tokens of windows that are already on the device.
 
-        In one forward, or not at all: None where that is too much. ``longest_start`` bounds the starts.
+        Uses one forward; returns None if the windows are too many for one. ``longest_start`` bounds the
+        starts.
         """
         if self._fitting(packed_NX.shape[1] - HEADER, longest_start) < len(packed_NX):
             return None
-        return self._picked(packed_NX, longest_start, "read", flat_R)
+        return self._hidden_rows(packed_NX, longest_start, "read", flat_R)
 
     def store(self, packed_NX: Packed) -> None:
         """Cache the windows' keys and values (pages reserved, earlier blocks of a sequence first)."""
@@ -137,7 +138,7 @@ class ForwardEngine:
             pass
 
     def release(self) -> None:
-        """Give back what no session uses, graphs included, before a smaller batch is tried."""
+        """Release memory that no session uses, graphs included, before a smaller batch is tried."""
         self.pool.trim()
         if self._graphs is not None:
             self._graphs.forget()
@@ -147,9 +148,9 @@ class ForwardEngine:
     def _in_parts(
         self, packed_NX: Packed, mode: Mode, pick: Callable[[int, int], IntArray] | None = None
     ) -> Iterator[tuple[int, Tensor | None]]:
-        """Run consecutive windows together, as many as fit; out of memory means half as many from then on.
+        """Run consecutive windows in the largest groups that fit; an out-of-memory error halves the limit.
 
-        ``pick`` names the wanted tokens of a run (first window, number of windows).
+        ``pick`` maps a group (first window, number of windows) to its requested tokens.
         """
         self.pool.flush()
         width, low, starts_N = packed_NX.shape[1] - HEADER, 0, packed_NX[:, 1]
@@ -161,7 +162,7 @@ class ForwardEngine:
                 if pick is None:
                     result = self._run(part, longest, mode)
                 else:
-                    result = self._picked(part, longest, mode, pick(low, len(part)))
+                    result = self._hidden_rows(part, longest, mode, pick(low, len(part)))
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -183,28 +184,28 @@ class ForwardEngine:
             torch.cuda.empty_cache()
 
     def _fitting(self, width: int, longest_start: int) -> int:
-        """Return how many windows may run together."""
+        """Return the maximum number of windows in one forward."""
         count = max(1, self._max_tokens // width)
         if self.network.gathers:
             per_token = 2 * self.shape.n_kv_heads * self.shape.head_width
             count = min(count, max(1, MAX_GATHERED // ((longest_start + width) * per_token)))
         return count
 
-    def _picked(self, packed_NX: Packed, longest: int, mode: Mode, flat_r: Places) -> Tensor | None:
-        """Run windows; return the hidden states [r, C] of some of their tokens, None where none is wanted."""
+    def _hidden_rows(self, packed_NX: Packed, longest: int, mode: Mode, flat_r: Places) -> Tensor | None:
+        """Run windows; return the hidden states [r, C] of the requested tokens, None if there are none."""
         if not len(flat_r):
             return self._run(packed_NX, longest, "store") if mode == "advance" else None
         count, width = len(packed_NX), packed_NX.shape[1] - HEADER
-        recorded = self._graphs is not None and self._graphs.takes(count, width)
-        if self._graphs is not None and recorded and self._graphs.picks(count, width):
+        recorded = self._graphs is not None and self._graphs.can_record(count, width)
+        if self._graphs is not None and recorded and self._graphs.selects_rows(count, width):
             hidden_rC = self._graphs.run(packed_NX, longest, mode, flat_r)
             self.input_NX = self._graphs.input_NX
             assert hidden_rC is not None
             return hidden_rC[: len(flat_r)].clone()
         rows_r = to_device(flat_r, self.device)
-        if isinstance(self.network, PickingNetwork) and not recorded:
+        if isinstance(self.network, RowSelectingNetwork) and not recorded:
             windows = self._windows(packed_NX, longest)
-            return self.network.picked(windows, self.pool, rows_r, mode == "advance")
+            return self.network.hidden_rows(windows, self.pool, rows_r, mode == "advance")
         hidden_TC = self._flat(packed_NX, longest, mode)
         assert hidden_TC is not None
         return hidden_TC.index_select(0, rows_r)
@@ -215,7 +216,7 @@ class ForwardEngine:
         return None if hidden_TC is None else hidden_TC[: count * width].view(count, width, -1)
 
     def _flat(self, packed_NX: Packed, longest: int, mode: Mode) -> Tensor | None:
-        """Run windows; return the hidden states of all tokens, of padding behind them too."""
+        """Run windows; return the hidden states of all tokens, padding windows included."""
         if self._graphs is None:
             return run_plainly(self.network, self._windows(packed_NX, longest), self.pool, mode)
         hidden_TC = self._graphs.run(packed_NX, longest, mode)
@@ -223,6 +224,6 @@ class ForwardEngine:
         return hidden_TC
 
     def _windows(self, packed_NX: Packed, longest: int) -> Windows:
-        """Return the input of a plain run."""
+        """Return the input of a forward without a graph."""
         self.input_NX = to_device(packed_NX, self.device)
         return Windows(self.input_NX, longest)

@@ -1,7 +1,7 @@
 """Full attention: every forward sees the whole canvas, so there is nothing to cache.
 
-A network that maps canvases to hidden states gets batching, out-of-memory handling and CUDA graphs from the
-same engine as block-causal ones, over an empty page pool, and a session without memory.
+A network that maps canvases to hidden states uses the same engine as block-causal networks, with an empty
+page pool: batching, out-of-memory handling and CUDA graphs. Its session caches nothing.
 
 Shape letters: N states, W canvas, T = N·W tokens, R wanted rows, C model width.
 """
@@ -25,10 +25,10 @@ from orderlens.models.protocol import HiddenRows, IntArray, NextTokens, StateBat
 
 
 class CanvasNetwork(Protocol):
-    """What a full-attention family must write.
+    """The interface of a full-attention network.
 
     Attributes:
-        device: where it computes.
+        device: the computing device.
         dtype: dtype of its activations.
     """
 
@@ -41,7 +41,7 @@ class CanvasNetwork(Protocol):
     def canvas(self, tokens_NW: Tensor) -> Tensor:
         """Return hidden states [N, W, C] of whole canvases (int32 ids), normalised for the output matrix.
 
-        On CUDA it is recorded as a graph, so it must not talk to the host.
+        On CUDA it is recorded as a graph, so it must not synchronise with the host.
         """
         ...
 
@@ -56,12 +56,12 @@ class NoCache:
     head_width: int = 1
 
 
-class Uncached:
-    """A canvas network behind the engine's protocol."""
+class UncachedNetwork:
+    """Adapts a canvas network to the engine's protocol."""
 
     def __init__(self, network: CanvasNetwork, recorded: bool = True) -> None:
         self.network = network
-        self.gathers = not recorded  # the engine records what it need not gather keys for
+        self.gathers = not recorded  # the engine records networks that do not gather keys
 
     @property
     def device(self) -> torch.device:
@@ -96,16 +96,16 @@ def canvas_engine(
     """Return the engine of a full-attention network.
 
     Args:
-        network: what runs.
+        network: the network.
         max_positions: longest canvas.
-        recorded: CUDA graphs may repeat its forwards.
-        max_graph_tokens: forwards past this are not recorded, and so not padded to a bucket.
+        recorded: record its forwards as CUDA graphs.
+        max_graph_tokens: larger forwards are not recorded and hence not padded to a bucket.
     """
-    return ForwardEngine(Uncached(network, recorded), NoCache(max_positions), max_graph_tokens)
+    return ForwardEngine(UncachedNetwork(network, recorded), NoCache(max_positions), max_graph_tokens)
 
 
 class CanvasSession:
-    """The Session protocol without memory: states are whole canvases."""
+    """The Session protocol without a cache: states are whole canvases."""
 
     def __init__(
         self,
@@ -122,8 +122,8 @@ class CanvasSession:
             engine: from ``canvas_engine``.
             unembed_VC: the output matrix.
             excluded: ids that can never be revealed.
-            valid_vocab: rows of the output matrix from here on are padding.
-            shifted: the network's row i − 1 speaks about position i (and row 0 about position 0 as well).
+            valid_vocab: rows of the output matrix from this index on are padding.
+            shifted: the network's row i − 1 predicts position i (and row 0 also predicts position 0).
         """
         self._reader = RowReader(engine, unembed_VC, excluded, valid_vocab)
         self._shifted, self._width = shifted, 0
@@ -151,12 +151,12 @@ class CanvasSession:
 
     @property
     def can_speculate(self) -> bool:
-        """Whether ``speculate`` gains anything."""
+        """Whether ``speculate`` saves time."""
         return self._reader.can_speculate
 
     def speculate(self, more: NextTokens) -> HiddenRows | None:
         """Evaluate the last states again, each with one more token that is known on the device only."""
         if not self._shifted:
-            return self._reader.again(more)
+            return self._reader.rerun(more)
         inside_R = more.row_R % self._width > 0
-        return self._reader.again(more, more.row_R - inside_R.to(more.row_R.dtype))
+        return self._reader.rerun(more, more.row_R - inside_R.to(more.row_R.dtype))

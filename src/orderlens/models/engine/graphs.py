@@ -1,9 +1,9 @@
 """CUDA graphs: a forward of fixed shape is recorded once and then replayed by a single launch.
 
 A graph is keyed by (windows, width, attention splits, mode, rows). The number of windows is rounded up to a
-bucket by repeating the last window, whose tokens visit experts that are read anyway; so is the number of rows
-in large forwards, which leave out what only the other rows would need. Graphs hold addresses of the page pool
-and are dropped when it grows. Forwards past a limit run plainly.
+bucket by repeating the last window, whose tokens use experts that are read anyway. In large forwards the
+number of rows is rounded up too; they skip the work that only the other rows need. Graphs hold addresses of
+the page pool and are dropped when it grows. Forwards above a size limit run without a graph.
 
 Shape letters: N windows, X = 3 + W packed integers, T tokens, R wanted rows, C model width.
 """
@@ -28,22 +28,22 @@ from orderlens.models.protocol import IntArray
 Packed: TypeAlias = NDArray[np.int32] | Tensor
 """Windows on the host, or on the device already."""
 Places: TypeAlias = IntArray | Tensor
-"""Places of tokens among all tokens of a forward, on the host or on the device."""
+"""Indices of tokens among all tokens of a forward, on the host or on the device."""
 Mode: TypeAlias = Literal["read", "store", "advance"]
-"""What a forward is for: hidden states, filling the cache, or both at once."""
+"""Purpose of a forward: return hidden states, fill the cache, or both."""
 Key: TypeAlias = tuple[int, int, int, Mode, int]
 MAX_GRAPH_TOKENS = 8192
-"""Larger forwards run plainly, without padding, unless the engine is told another limit."""
+"""Default limit of tokens: larger forwards run without a graph and without padding."""
 WHOLE_TOKENS = 8192
-"""Up to here a recorded forward computes all rows, so that one graph serves whichever are wanted."""
+"""Up to this number of tokens a recorded forward computes all rows, so that one graph serves any request."""
 ROW_STEPS = 16
-"""In larger ones the number of rows is rounded up to so many parts of the tokens."""
+"""In larger forwards the number of rows is rounded up to a multiple of tokens / ROW_STEPS."""
 PLAIN_RUNS = 2
-"""Forwards of a shape that run plainly before it is recorded: they compile kernels, and a prefill's shape
-may never come again."""
+"""Forwards of a shape that run without a graph before it is recorded: they compile kernels, and the shape of
+a prefill may never recur."""
 MANY_WINDOWS = 768
-"""Beyond the list below counts are rounded up to 32, past this to 8: padding costs what windows cost, and a
-batch of so many keeps its size from pass to pass."""
+"""Window counts above the list below are rounded up to a multiple of 32, above this to a multiple of 8:
+padding costs as much as windows, and batches this large keep their size from pass to pass."""
 _BUCKETS = (
     1,
     2,
@@ -71,18 +71,18 @@ _BUCKETS = (
     224,
     256,
 )
-"""Finer above 32, 64 and 128: a batch of so many texts brings the blocks that some of them have finished."""
+"""Finer above 32, 64 and 128: common batch sizes plus the finished blocks of a few texts."""
 
 
 class PagedNetwork(Protocol):
-    """A network that reads windows of tokens and a page pool: what a block-causal family must write.
+    """The interface of a block-causal network: it reads windows of tokens and a page pool.
 
     Attributes:
-        device: where it computes.
+        device: the computing device.
         dtype: dtype of its activations.
         gathers: whether its attention copies keys out of the pool (portable) or reads the pages in place.
-        splits: (windows, longest start) → parts that the attention over prefixes is cut into (a graph's
-            shape).
+        splits: (windows, longest start) → number of parts into which attention over prefixes is split (part
+            of a graph's key).
     """
 
     @property
@@ -113,18 +113,18 @@ class AdvancingNetwork(Protocol):
     def advance(self, windows: Windows, pool: PagePool) -> Tensor:
         """Return hidden states [T, C] as ``hidden`` does, and cache all windows as ``store`` does.
 
-        A window sees what earlier windows of its sequence wrote in the same forward. Where no page is
-        reserved, keys go to the empty page, which nobody reads.
+        A window sees the keys that earlier windows of its sequence write in the same forward. Without a
+        reserved page, keys go to the empty page, which is never read.
         """
         ...
 
 
 @runtime_checkable
-class PickingNetwork(Protocol):
-    """A paged network that can leave out, where nobody asks for it, what only the hidden states need."""
+class RowSelectingNetwork(Protocol):
+    """A paged network that computes the hidden states of some rows only."""
 
-    def picked(self, windows: Windows, pool: PagePool, rows_R: Tensor, store: bool) -> Tensor:
-        """Return hidden states [R, C] of the tokens ``rows_R``; with ``store`` all windows are cached."""
+    def hidden_rows(self, windows: Windows, pool: PagePool, rows_R: Tensor, store: bool) -> Tensor:
+        """Return hidden states [R, C] of the tokens ``rows_R``; with ``store`` cache all windows."""
         ...
 
 
@@ -133,8 +133,8 @@ def run_plainly(
 ) -> Tensor | None:
     """Run one forward; return hidden states [T, C] or [R, C], or None when it only fills the cache."""
     if rows_R is not None:
-        assert isinstance(network, PickingNetwork)
-        return network.picked(windows, pool, rows_R, mode == "advance")
+        assert isinstance(network, RowSelectingNetwork)
+        return network.hidden_rows(windows, pool, rows_R, mode == "advance")
     if mode == "store":
         network.store(windows, pool)
         return None
@@ -145,15 +145,15 @@ def run_plainly(
 
 
 def bucket(count: int) -> int:
-    """Return the number of windows that ``count`` is rounded up to."""
+    """Return ``count`` rounded up to a recorded number of windows."""
     step = 32 if count <= MANY_WINDOWS else 8
     return next((size for size in _BUCKETS if size >= count), -(-count // step) * step)
 
 
 def padded(items: NDArray[Any] | Tensor, count: int) -> Any:
-    """Return ``count`` windows or rows: the given ones, then the last one again.
+    """Pad windows or rows to ``count`` by repeating the last one.
 
-    Storing a window twice writes the same numbers to the same place.
+    Storing a window twice writes the same numbers to the same addresses.
     """
     extra = count - len(items)
     if not extra:
@@ -172,7 +172,7 @@ class _Recorded:
 
 
 class GraphedNetwork:
-    """A network on CUDA whose repeated shapes are replayed."""
+    """A network on CUDA; forwards with repeated shapes are replayed from recorded graphs."""
 
     def __init__(self, network: PagedNetwork, pool: PagePool, max_tokens: int = MAX_GRAPH_TOKENS) -> None:
         self.network, self.pool, self._max_tokens = network, pool, max_tokens
@@ -183,13 +183,13 @@ class GraphedNetwork:
         self.input_NX: Tensor | None = None
         """The windows of the last run on the device, padding included; overwritten by the next one."""
 
-    def takes(self, count: int, width: int) -> bool:
-        """Return whether a forward of so many windows is replayed, once it has come up often enough."""
+    def can_record(self, count: int, width: int) -> bool:
+        """Return whether a forward of ``count`` windows is small enough to be recorded."""
         return bucket(count) * width <= self._max_tokens
 
-    def picks(self, count: int, width: int) -> bool:
-        """Return whether a forward of so many windows is to be given the wanted rows."""
-        return isinstance(self.network, PickingNetwork) and bucket(count) * width > WHOLE_TOKENS
+    def selects_rows(self, count: int, width: int) -> bool:
+        """Return whether a forward of ``count`` windows computes only the requested rows."""
+        return isinstance(self.network, RowSelectingNetwork) and bucket(count) * width > WHOLE_TOKENS
 
     def run(
         self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: Places | None = None
@@ -199,10 +199,10 @@ class GraphedNetwork:
         Args:
             packed_NX: the windows.
             longest_start: upper bound of their starts.
-            mode: what the forward is for.
-            flat_r: the wanted tokens, where this forward ``picks``; all tokens without them.
+            mode: purpose of the forward.
+            flat_r: the requested tokens if this forward ``selects_rows``; None for all tokens.
         """
-        small = self.takes(len(packed_NX), packed_NX.shape[1] - HEADER)
+        small = self.can_record(len(packed_NX), packed_NX.shape[1] - HEADER)
         if small:
             packed_NX = padded(packed_NX, bucket(len(packed_NX)))
             if flat_r is not None:
@@ -230,7 +230,7 @@ class GraphedNetwork:
     def _find(
         self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: Places | None
     ) -> _Recorded | None:
-        """Return the graph of this shape, recording it once the shape has come up often enough."""
+        """Return the graph of this shape; record it once the shape has occurred often enough."""
         if self._version != self.pool.version:
             self.forget()
         count, width = len(packed_NX), packed_NX.shape[1] - HEADER
@@ -247,7 +247,7 @@ class GraphedNetwork:
     def _on_device(
         self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: Places | None
     ) -> tuple[Windows, PagePool, Mode, Tensor | None]:
-        """Return the arguments of a plain run."""
+        """Return the arguments of a forward without a graph."""
         device = self.pool.device
         rows_R = None if flat_r is None else to_device(flat_r, device)
         return Windows(to_device(packed_NX, device), longest_start), self.pool, mode, rows_R
@@ -255,7 +255,7 @@ class GraphedNetwork:
     def _record(
         self, windows: Windows, pool: PagePool, mode: Mode, rows_R: Tensor | None
     ) -> _Recorded | None:
-        """Return the recorded forward, or None where its memory does not fit beside everything else."""
+        """Return the recorded forward, or None if there is not enough memory for it."""
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._memory):

@@ -1,8 +1,8 @@
-"""Networks of the transformers library behind our own loading: its classes, our checks, no remote code.
+"""Loads networks of the transformers library: its classes, our checks, no remote code.
 
-The output layer is taken off, so that the network ends in the hidden states that it would have multiplied:
-only wanted rows meet the vocabulary. Forwards are not recorded as CUDA graphs: what the classes do on the
-host is theirs to change. Knows no family.
+The output layer is removed, so that the network returns hidden states and only requested rows are multiplied
+by the output matrix. Forwards are not recorded as CUDA graphs, because these classes may synchronise with the
+host. Does not depend on a family.
 """
 
 from __future__ import annotations
@@ -22,29 +22,36 @@ from torch import Tensor, nn
 from orderlens.errors import MissingPackageError, ModelLoadError, one_line
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
 from orderlens.models.engine.full import canvas_engine
-from orderlens.models.engine.model import CastableModel, Facts, Loaded
+from orderlens.models.engine.model import CastableModel, LoadedNetwork, ModelFacts
 from orderlens.models.engine.weights import with_bias, with_one
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
-from orderlens.models.files.roles import IdsOnly, TokenRoles
+from orderlens.models.files.known_keys import refuse_unknown
+from orderlens.models.files.roles import IdsOnlyTokenizer, TokenRoles
 from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.options import LoadOptions
 
 Inputs: TypeAlias = Callable[[Tensor], dict[str, Any]]
-"""Canvases [N, W] → what the network is called with."""
+"""Canvases [N, W] → keyword arguments of the network."""
 BLOCK = 32
-"""Block inside which orders choose; these networks have none of their own."""
+"""Block size for decoding; these networks define none."""
+_OLDER_KEYS = """
+    position_embedding_type untie_r output_past directionality pooler_fc_size pooler_num_attention_heads
+    pooler_num_fc_layers pooler_size_per_head pooler_type global_attn_every_n_layers global_rope_theta
+    local_rope_theta repad_logits_with_grad rope_theta
+"""
+"""Keys of published files that the classes convert, or that belong to parts we do not use."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A checkpoint folder of a transformers class, and what its files say.
+class HFCheckpoint:
+    """A checkpoint folder of a transformers class, and the contents of its files.
 
     Attributes:
         config: contents of config.json.
         class_name: the class in transformers.
         vocab_size: rows of its output layer.
         max_positions: longest canvas.
-        mixed: the class cannot hold its weights in a lower precision; only its products are computed in it.
+        mixed: the class needs float32 weights; a lower precision applies to its matrix products only.
     """
 
     folder: Path
@@ -59,7 +66,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What is known of the network before it is loaded."""
+    """The size of a network, known before it is loaded."""
 
     n_parameters: int
     max_positions: int
@@ -71,9 +78,9 @@ class HeadlessNetwork:
     """A transformers network without its output layer.
 
     Attributes:
-        module: gives the hidden states as its ``logits``.
-        unembed_VX: matrix of the output layer, its bias a column.
-        inputs: what the module is called with for given canvases.
+        module: returns the hidden states as its ``logits``.
+        unembed_VX: matrix of the output layer, with its bias as a column.
+        inputs: maps canvases to the module's keyword arguments.
     """
 
     module: Any
@@ -97,30 +104,31 @@ class HeadlessNetwork:
         return with_one(hidden_NWC.to(self.dtype))
 
 
-def load_model(source: Source, name: str, options: LoadOptions, inputs: Inputs) -> CastableModel:
-    """Return the model of a folder: full attention, no blocks of its own.
+def load_model(source: HFCheckpoint, name: str, options: LoadOptions, inputs: Inputs) -> CastableModel:
+    """Return the model of a folder, with full attention.
 
     Raises:
         MissingPackageError: transformers is not installed.
-        ModelLoadError: the checkpoint does not fit the class, or lacks weights that it has.
+        ModelLoadError: the checkpoint does not match the class, or weights are missing.
     """
+    refuse_unknown(source.config, (*_class(source.class_name).config_class().to_dict(), *_OLDER_KEYS.split()))
     checkpoint = Checkpoint(source.folder)
     device = with_index(pick_device(options.device))
 
-    def load(dtype: torch.dtype) -> Loaded:
+    def load(dtype: torch.dtype) -> LoadedNetwork:
         kind = torch.float32 if source.mixed else dtype
         module = _load_module(source.folder, source.class_name, kind).to(device)
         unembed_VX = with_bias(*_take_output_layer(module)).to(dtype)
         network = HeadlessNetwork(module, unembed_VX, inputs)
         engine = canvas_engine(network, source.max_positions, recorded=False)
-        return Loaded(engine, lambda ids_1L, _: network.canvas(ids_1L), network.unembed_VX)
+        return LoadedNetwork(engine, lambda ids_1L, _: network.canvas(ids_1L), network.unembed_VX)
 
-    facts = Facts(
+    facts = ModelFacts(
         name=name,
         size=Size(checkpoint.n_values, source.max_positions),
         vocab_size=source.vocab_size,
         roles=source.roles,
-        tokenizer=source.tokenizer or IdsOnly(),
+        tokenizer=source.tokenizer or IdsOnlyTokenizer(),
         digest=lambda: f"{weights_digest(checkpoint.shards)}:{json.dumps(source.config, sort_keys=True)}",
         attention="full",
         anchor="prompt",
@@ -138,7 +146,7 @@ def _load_module(folder: Path, class_name: str, dtype: torch.dtype) -> Any:
             )
     except MemoryError:
         raise
-    except Exception as error:  # a malformed config.json raises kinds of the library's own
+    except Exception as error:  # for a malformed config.json the library raises various types
         raise ModelLoadError(f"{folder} cannot be read as {class_name}: {one_line(error)[:300]}") from error
     _check(folder, class_name, info)
     return module.eval().requires_grad_(False)
@@ -160,19 +168,19 @@ def _class(name: str) -> Any:
 
 
 def _check(folder: Path, class_name: str, info: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that leaves weights of the network to chance."""
+    """Refuse a checkpoint that leaves weights of the network randomly initialised."""
     missing = sorted(str(name) for name in info["missing_keys"])
     wrong = sorted(str(item) for item in info["mismatched_keys"])
-    for names, what in ((missing, "lacks"), (wrong, "has another shape of")):
+    for names, what in ((missing, "lacks"), (wrong, "has a wrong shape for")):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise ModelLoadError(
-                f"{folder} {what} tensor {names[0]}{more}; it is no complete {class_name} checkpoint"
+                f"{folder} {what} tensor {names[0]}{more}; it is not a complete {class_name} checkpoint"
             )
 
 
 def _take_output_layer(module: Any) -> tuple[Tensor, Tensor]:
-    """Replace the output layer by nothing; return its matrix and bias."""
+    """Replace the output layer by the identity; return its matrix and bias."""
     layer = module.get_output_embeddings()
     path = next(name for name, part in module.named_modules() if part is layer)
     parent, _, attribute = path.rpartition(".")
@@ -184,7 +192,7 @@ def _take_output_layer(module: Any) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the library's reports while it loads: what is missing is refused, the rest is not news."""
+    """Silence the library's reports while it loads; ``_check`` refuses missing weights."""
     from transformers.utils import logging as reports
 
     level = reports.get_verbosity()

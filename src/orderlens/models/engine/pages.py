@@ -1,10 +1,10 @@
-"""The key/value cache: fixed-size pages in one pool, shared by a model's sessions, and attention over it.
+"""The paged key/value cache: fixed-size pages in a pool that a model's sessions share, and its attention.
 
 A slot is one sequence: a row of the page table and a list of pages. Slots may share pages (several orders
-continue one prompt); a shared page that is not yet full is copied before it is written to. Pages never move,
-so a recorded CUDA graph stays valid until the pool has to grow, which ``version`` announces.
+continue one prompt); a shared page that is not full is copied before it is written to. Pages never move, so a
+recorded CUDA graph stays valid until the pool grows, which increments ``version``.
 
-``store_keys`` and ``attend`` are the kernels' counterpart in plain torch, for any device and dtype.
+``store_keys`` and ``attend`` do the work of the kernels in plain torch, for any device and dtype.
 
 Shape letters: P pages, K key/value heads, S positions in a page, D head width, R table rows, X pages per row,
 N windows, W width, T = N·W tokens, H heads.
@@ -29,14 +29,14 @@ from orderlens.models.engine.device import WORKING_BYTES, free_bytes
 from orderlens.models.engine.window import Windows
 
 EMPTY_PAGE = 0
-"""Never handed out: unused table entries point here, so that masked reads stay inside the pool."""
+"""Never assigned to a slot: unused table entries point here, so that masked reads stay inside the pool."""
 
 
 class CacheShape(Protocol):
-    """What the cache must know of a network; a family's configuration has these.
+    """The sizes that determine the cache; a family's configuration has these.
 
     Attributes:
-        n_layers: layers, each with keys and values of its own.
+        n_layers: number of layers, each with keys and values.
         n_kv_heads: key/value heads.
         head_width: numbers per head.
         max_positions: longest sequence.
@@ -57,7 +57,7 @@ class CacheShape(Protocol):
 
 @dataclass(slots=True)
 class Slot:
-    """One cached sequence: its table row, its pages in order, and how many positions are filled."""
+    """One cached sequence: its table row, its pages in order, and the number of filled positions."""
 
     row: int
     pages: list[int] = field(default_factory=list)
@@ -100,7 +100,7 @@ class PagePool:
 
     @property
     def n_free(self) -> int:
-        """Pages nobody uses."""
+        """Number of unused pages."""
         return len(self._free_pages)
 
     @property
@@ -125,14 +125,14 @@ class PagePool:
         return twin
 
     def close(self, slots: Iterable[Slot]) -> None:
-        """Give back rows and the pages that nobody else uses."""
+        """Free the slots' rows, and the pages that no other slot uses."""
         for slot in slots:
             self._release(slot.pages)
             self._free_rows.append(slot.row)
             slot.pages, slot.length = [], 0
 
     def trim(self) -> None:
-        """Shrink to the first size if nobody uses a page; memory that failed to grow comes back too."""
+        """Shrink to the first size if no page is in use; also frees layers that a failed growth enlarged."""
         if self._users_P.any():
             return
         self.keys, self.values = ([self._empty] * len(tensors) for tensors in (self.keys, self.values))
@@ -140,25 +140,25 @@ class PagePool:
         self._grow_pages(self._first_pages, 2)
 
     def reserve(self, wanted: Iterable[tuple[Slot, int]]) -> None:
-        """Make room up to a new length in each slot; all of them or, when memory ends, none."""
+        """Reserve pages up to a new length in each slot: for all slots or, without memory, for none."""
         plan = [(slot, length, self._new_pages(slot, length)) for slot, length in wanted]
         shortfall = sum(count for _, _, count in plan) - len(self._free_pages)
         if shortfall > 0:
             least = self.n_pages + shortfall
-            self._grow_pages(max(least, self._comfortable()), least)
+            self._grow_pages(max(least, self._preferred_size()), least)
         for slot, length, _ in plan:
-            self._own_last_page(slot)
+            self._unshare_last_page(slot)
             missing = -(-length // PAGE) - len(slot.pages)
             slot.pages += self._take(missing)
             self._write_row(slot)
 
     def flush(self) -> None:
-        """Bring changed rows of the page table to the device."""
+        """Copy changed rows of the page table to the device."""
         if not self._dirty:
             return
         rows = np.array(sorted(self._dirty))
         used = int((self._host_table_RX[rows] != EMPTY_PAGE).any(axis=0).nonzero()[0].max(initial=0)) + 1
-        # As wide as any row ever was: what an earlier user of a row left behind must not be written to.
+        # As wide as any row ever was: page numbers of a row's earlier user must not remain on the device.
         self._widest = max(self._widest, used)
         fresh = torch.from_numpy(self._host_table_RX[rows, : self._widest])
         self.table_RX[torch.from_numpy(rows).to(self.device), : self._widest] = fresh.to(self.device)
@@ -167,13 +167,14 @@ class PagePool:
     def _new_pages(self, slot: Slot, length: int) -> int:
         if length > self.max_positions:
             raise UserInputError(
-                f"a sequence of {length} tokens exceeds the model's {self.max_positions} positions"
+                f"a sequence of {length} tokens exceeds the model's {self.max_positions} positions; "
+                "shorten it"
             )
         shared_tail = slot.length % PAGE != 0 and self._users_P[slot.pages[-1]] > 1
         return -(-length // PAGE) - len(slot.pages) + int(shared_tail)
 
-    def _own_last_page(self, slot: Slot) -> None:
-        """Copy a partly filled page that others also use: they must not see what is written next."""
+    def _unshare_last_page(self, slot: Slot) -> None:
+        """Copy a partly filled page that other slots share, so that they do not see later writes."""
         if slot.length % PAGE == 0 or self._users_P[slot.pages[-1]] == 1:
             return
         old, (new,) = slot.pages[-1], self._take(1)
@@ -203,8 +204,8 @@ class PagePool:
         self._free_rows += range(count - 1, old - 1, -1)
         self.version += 1
 
-    def _comfortable(self) -> int:
-        """Return twice the pages, or on CUDA as many as leave room for the forwards."""
+    def _preferred_size(self) -> int:
+        """Return twice the number of pages, or on CUDA fewer if forwards would lack memory."""
         free = free_bytes(self.device) if self.device.type == "cuda" else None
         if free is None:
             return 2 * self.n_pages
@@ -212,7 +213,7 @@ class PagePool:
 
     def _grow_pages(self, count: int, least: int | None = None) -> None:
         """Enlarge layer by layer (old and new coexist for one layer only), or to ``least`` if that fails."""
-        self.version += 1  # also when memory ends half-way: the layers enlarged so far have moved
+        self.version += 1  # even if memory runs out half-way: the layers enlarged so far have moved
         try:
             for tensors in (self.keys, self.values):
                 for layer in range(len(tensors)):

@@ -1,8 +1,8 @@
 """The Session protocol: slots of cached clean prefixes, and states evaluated on top of them.
 
-Blocks, windows and slots live here; tensors only pass through. Prefixes of different lengths are cached in
-one go: every block of every prefix is a window of its own. ``ShiftedSession`` serves models whose row i − 1
-predicts position i.
+This module handles blocks, windows and slots; the engine computes. Prefixes of different lengths are cached
+in one call: every block of every prefix is one window. ``ShiftedSession`` is for models whose row i − 1
+predicts position i, ``SeededSession`` for models with a causal past.
 
 Shape letters: N windows or states, W width, R wanted rows, C model width.
 """
@@ -32,8 +32,8 @@ Window: TypeAlias = tuple[int, int, IntArray]
 
 
 @dataclass(frozen=True, slots=True)
-class _Last:
-    """The states of the last forward: a run of the windows that are on the device."""
+class _LastForward:
+    """The states of the last forward: consecutive windows on the device."""
 
     input_NX: Tensor
     first: int
@@ -42,18 +42,21 @@ class _Last:
 
 
 class RowReader:
-    """Runs windows through an engine and keeps the rows that are wanted: what all sessions share."""
+    """Runs windows through an engine and returns the requested rows; shared by all sessions.
+
+    ``excluded`` lists the ids that no order may reveal, the mask first.
+    """
 
     def __init__(
         self, engine: ForwardEngine, unembed_VC: Tensor, excluded: tuple[int, ...], valid_vocab: int
     ) -> None:
         self._engine = engine
-        self._unembed_VC, self._excluded, self._valid_vocab = unembed_VC, excluded, valid_vocab
-        self._last: _Last | None = None
+        self._unembed_VC, self.excluded, self._valid_vocab = unembed_VC, excluded, valid_vocab
+        self._last: _LastForward | None = None
 
     @property
     def can_speculate(self) -> bool:
-        """Whether ``again`` pays on this engine."""
+        """Whether ``rerun`` saves time on this engine."""
         return self._engine.can_speculate
 
     def read(
@@ -65,9 +68,9 @@ class RowReader:
         advance: bool = False,
         first: int = 0,
     ) -> HiddenRows:
-        """Return the hidden states at (state, offset) of packed windows, in the order asked.
+        """Return the hidden states at (state, offset) of packed windows, in the order of the request.
 
-        With ``advance`` the windows are cached as well; those before ``first`` are there for nothing else.
+        With ``advance`` the windows are cached as well; windows before ``first`` are only cached.
         """
         parts, places = [], []
         for place_r, hidden_rC in self._engine.rows(packed_NX, row_state_R, row_offset_R, advance=advance):
@@ -76,39 +79,41 @@ class RowReader:
         self._remember(first, len(packed_NX) - first, int(packed_NX[:, 1].max(initial=0)))
         return self.rows(self._in_order(parts, places))
 
-    def again(self, more: NextTokens, row_R: Tensor | None = None) -> HiddenRows | None:
-        """Run the last windows with one more token each; return the rows that speak about ``more.row_R``.
+    def rerun(self, more: NextTokens, row_R: Tensor | None = None) -> HiddenRows | None:
+        """Run the last windows again, each with one more token; return the rows that predict ``more.row_R``.
 
-        None where another session has run since, or where it took several forwards.
+        None if another session has run since, or if the last run took several forwards.
 
         Args:
-            more: what is new.
-            row_R: the rows that speak about those, where they are others.
+            more: the new tokens.
+            row_R: the rows that predict ``more.row_R``, if they differ from it.
         """
         last = self._last
         if last is None or last.input_NX is not self._engine.input_NX:
             return None
-        packed_NX = last.input_NX  # whoever runs next overwrites it
-        if last.first:  # kernels want aligned addresses
+        packed_NX = last.input_NX  # the next run overwrites it
+        if last.first:  # kernels need aligned addresses
             packed_NX = packed_NX[last.first : last.first + last.count].clone()
         elif len(packed_NX) > last.count:
             packed_NX = packed_NX[: last.count]
         tokens_N1 = more.token_N[:, None].to(packed_NX.dtype)
         packed_NX[:, HEADER:].scatter_(1, more.offset_N[:, None], tokens_N1)
-        hidden_RC = self._engine.once(packed_NX, last.longest_start, more.row_R if row_R is None else row_R)
+        hidden_RC = self._engine.run_once(
+            packed_NX, last.longest_start, more.row_R if row_R is None else row_R
+        )
         self._remember(0, last.count, last.longest_start)
         return None if hidden_RC is None else self.rows(hidden_RC)
 
     def _remember(self, first: int, count: int, longest_start: int) -> None:
         on_device = self._engine.input_NX
-        self._last = None if on_device is None else _Last(on_device, first, count, longest_start)
+        self._last = None if on_device is None else _LastForward(on_device, first, count, longest_start)
 
     def rows(self, hidden_RC: Tensor) -> HiddenRows:
-        """Return hidden states with what turns them into logits."""
-        return HiddenRows(hidden_RC, self._unembed_VC, self._excluded, self._valid_vocab)
+        """Return hidden states together with the output matrix."""
+        return HiddenRows(hidden_RC, self._unembed_VC, self.excluded, self._valid_vocab)
 
     def _in_order(self, parts: list[Tensor], places: list[IntArray]) -> Tensor:
-        """Put the rows of all parts back into the order they were asked in."""
+        """Put the rows of all parts back into the order of the request."""
         if not parts:
             return self._unembed_VC.new_empty(0, self._unembed_VC.shape[1])
         place_R = np.concatenate(places)
@@ -121,7 +126,9 @@ class RowReader:
         """Refuse sequences that are longer than the model's context."""
         limit = self._engine.shape.max_positions
         if length > limit:
-            raise UserInputError(f"a sequence of {length} tokens exceeds the model's {limit} positions")
+            raise UserInputError(
+                f"a sequence of {length} tokens exceeds the model's {limit} positions; shorten it"
+            )
 
     def check_tokens(self, tokens_NW: IntArray) -> None:
         """Refuse ids outside the vocabulary."""
@@ -134,11 +141,11 @@ class RowReader:
 
 
 class PagedSession:
-    """Model-side memory of a batch of sequences.
+    """The Session protocol over the paged cache.
 
-    A finished block is cached by the forward that evaluates what follows it, where the network can do both
-    at once: texts that commit sets finish their blocks one after another, and a forward for a few of them
-    costs nearly as much as one for all.
+    If the network can store and read in one forward, a finished block is cached by the forward that evaluates
+    the next states. Under parallel commits, texts finish their blocks at different times, and a forward for a
+    few texts costs nearly as much as one for all.
     """
 
     def __init__(
@@ -154,7 +161,7 @@ class PagedSession:
         self._slots: list[Slot] = []
         self._waiting: list[Window] = []
         """Finished blocks (by table row) whose pages are reserved but not filled yet, earlier ones first."""
-        weakref.finalize(self, engine.pool.close, self._slots)  # pages go back when the session is dropped
+        weakref.finalize(self, engine.pool.close, self._slots)  # frees the pages when the session is dropped
 
     @property
     def lengths(self) -> IntArray:
@@ -162,7 +169,7 @@ class PagedSession:
         return np.array([slot.length for slot in self._slots], dtype=np.int64)
 
     def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
-        """Open one slot per prefix and cache its clean tokens, all blocks of all prefixes together."""
+        """Open one slot per prefix and cache its clean tokens, all blocks of all prefixes in one call."""
         self._replace([])
         pool = self._engine.pool
         self._slots += [pool.open() for _ in prefixes]
@@ -178,10 +185,10 @@ class PagedSession:
             slot.length = len(prefix)
 
     def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
-        """Append one finished block to each slot; its keys are computed when somebody reads them."""
+        """Append one finished block to each slot; its keys are computed before the next read."""
         chosen = [self._slots[index] for index in slots.tolist()]
         if len({slot.row for slot in chosen}) != len(chosen):
-            raise ValueError("extend was given a slot twice")
+            raise ValueError("extend received a slot twice")
         if not chosen:
             return
         width = tokens_NW.shape[1]
@@ -196,25 +203,25 @@ class PagedSession:
             self._fill()
 
     def _fill(self) -> None:
-        """Cache the finished blocks that wait, in a forward of their own."""
+        """Cache the waiting finished blocks in a separate forward."""
         if self._waiting:
             self._cache(self._waiting)
             self._waiting.clear()
 
     def _cache(self, windows: list[Window]) -> None:
-        """Compute keys and values of finished blocks, by table row, earlier ones of a sequence first."""
+        """Compute keys and values of finished blocks (by table row, earlier blocks of a sequence first)."""
         self._engine.store(self._packed(windows))
 
     def keep(self, slots: IntArray) -> None:
-        """Keep the given slots, renumbered in this order; repeats share their pages."""
-        pool, kept = self._engine.pool, list[Slot]()
-        taken: set[int] = set()
+        """Keep these slots, renumbered in this order; repeated slots share their pages."""
+        pool, new_slots = self._engine.pool, list[Slot]()
+        seen: set[int] = set()
         if len(set(slots.tolist())) < len(slots):
-            self._fill()  # repeated slots share pages, which must be filled by then
+            self._fill()  # repeated slots share pages, which must be filled first
         for index in slots.tolist():
-            kept.append(pool.fork(self._slots[index]) if index in taken else self._slots[index])
-            taken.add(index)
-        self._replace(kept)
+            new_slots.append(pool.fork(self._slots[index]) if index in seen else self._slots[index])
+            seen.add(index)
+        self._replace(new_slots)
 
     def evaluate(self, states: StateBatch) -> HiddenRows:
         rows_N = self._checked_rows(states)
@@ -238,17 +245,17 @@ class PagedSession:
 
     @property
     def can_speculate(self) -> bool:
-        """Whether ``speculate`` can do anything, and gains by it."""
+        """Whether ``speculate`` is possible and saves time."""
         return self._reader.can_speculate
 
     def speculate(self, more: NextTokens) -> HiddenRows | None:
         """Evaluate the last states again, each with one more token that is known on the device only."""
-        return self._reader.again(more)
+        return self._reader.rerun(more)
 
     def _goes_with(self, states: StateBatch) -> bool:
         """Return whether the waiting blocks can be cached by the forward of these states.
 
-        That forward writes the states' keys, too: they must lie behind all that their slots hold.
+        That forward also writes the states' keys, so the states must start at the end of their slots.
         """
         same = all(len(tokens) == states.tokens_NW.shape[1] for _, _, tokens in self._waiting)
         return same and bool((states.starts_N == self.lengths[states.slots_N]).all())
@@ -259,19 +266,20 @@ class PagedSession:
         if (states.starts_N > lengths_N).any():
             bad = int(np.flatnonzero(states.starts_N > lengths_N)[0])
             raise ValueError(
-                f"state {bad} starts at {states.starts_N[bad]} but its slot has {lengths_N[bad]} cached"
+                f"state {bad} starts at {states.starts_N[bad]}, but its slot has {lengths_N[bad]} cached "
+                "positions"
             )
         self._reader.check_length(int((states.starts_N + states.tokens_NW.shape[1]).max(initial=0)))
         return np.array([slot.row for slot in self._slots], dtype=np.int64)[states.slots_N]
 
     def _replace(self, slots: list[Slot]) -> None:
-        kept = {slot.row for slot in slots}
-        self._waiting = [window for window in self._waiting if window[0] in kept]
-        self._engine.pool.close(slot for slot in self._slots if slot.row not in kept)
+        rows = {slot.row for slot in slots}
+        self._waiting = [window for window in self._waiting if window[0] in rows]
+        self._engine.pool.close(slot for slot in self._slots if slot.row not in rows)
         self._slots[:] = slots
 
     def _packed(self, windows: list[Window]) -> NDArray[np.int32]:
-        """Return packed integers, short windows padded with their own first token."""
+        """Return packed integers; short windows are padded with their first token."""
         width = max(len(tokens) for _, _, tokens in windows)
         tokens_NW = np.stack(
             [np.pad(tokens, (0, width - len(tokens)), constant_values=tokens[0]) for *_, tokens in windows]
@@ -284,33 +292,33 @@ class PagedSession:
 class ShiftedSession(PagedSession):
     """A paged session that also keeps the hidden state before every block boundary.
 
-    Inside a block the rows only move by one. The first position of a block is predicted by the last position
-    of the block before it, which is clean and cached: its hidden state comes out of the forward that caches
-    the block, and is kept per slot and boundary.
+    Inside a block, rows shift by one. The first position of a block is predicted by the last position of the
+    block before it, which is clean and cached. The forward that caches the block returns that hidden state,
+    and the session stores it per slot and boundary.
     """
 
     _tails: dict[int, dict[int, Tensor]]
     """Table row of a slot → position of a boundary → hidden state [C] of the position before it."""
 
     def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
-        """Open one slot per prefix, cache its clean tokens and keep what speaks about each next block."""
+        """Open one slot per prefix, cache its clean tokens, and store the predictions of each next block."""
         self._tails = defaultdict(dict)
         super().prefill(prefixes, grid_offsets)
 
     def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
-        """Append one finished block to each slot, cached at once: the next block's first position asks it."""
+        """Append one finished block to each slot and cache it now: it predicts the next block's start."""
         super().extend(slots, tokens_NW)
         self._fill()
 
     def keep(self, slots: IntArray) -> None:
-        """Keep the given slots, renumbered in this order."""
+        """Keep these slots, renumbered in this order."""
         before = [self._slots[index].row for index in slots.tolist()]
         super().keep(slots)
-        kept = {slot.row: dict(self._tails[row]) for slot, row in zip(self._slots, before, strict=True)}
-        self._tails = defaultdict(dict, kept)
+        tails = {slot.row: dict(self._tails[row]) for slot, row in zip(self._slots, before, strict=True)}
+        self._tails = defaultdict(dict, tails)
 
     def _cache(self, windows: list[Window]) -> None:
-        """Cache finished blocks and keep the hidden state of each one's last position."""
+        """Cache finished blocks and store the hidden state of each block's last position."""
         packed = self._packed(windows)
         advances = self._engine.advances
         if not advances:
@@ -321,26 +329,30 @@ class ShiftedSession(PagedSession):
             self._tails[row][start + len(tokens)] = tail_C
 
     def evaluate(self, states: StateBatch) -> HiddenRows:
-        """Return the hidden states that speak about the wanted positions."""
+        """Return the hidden states that predict the requested positions."""
         start_R = states.starts_N[states.row_state_R]
-        kept_R = (states.row_offset_R == 0) & (start_R > 0)
-        offset_R = np.maximum(states.row_offset_R - 1, 0)
-        fresh = self._evaluate_some(states, np.flatnonzero(~kept_R), offset_R)
-        if not kept_R.any():
+        is_stored_R, offset_R = self._sources(states)
+        is_stored_R &= (states.row_offset_R == 0) & (start_R > 0)
+        fresh = self._evaluate_some(states, np.flatnonzero(~is_stored_R), offset_R)
+        if not is_stored_R.any():
             return fresh
-        kept = np.flatnonzero(kept_R)
-        slot_K = states.slots_N[states.row_state_R[kept]]
-        pairs = zip(slot_K.tolist(), start_R[kept].tolist(), strict=True)
+        stored = np.flatnonzero(is_stored_R)
+        slot_K = states.slots_N[states.row_state_R[stored]]
+        pairs = zip(slot_K.tolist(), start_R[stored].tolist(), strict=True)
         tails_KC = torch.stack([self._tails[self._slots[slot].row][start] for slot, start in pairs])
-        hidden_RC = fresh.hidden_RD.new_empty(len(kept_R), tails_KC.shape[1])
+        hidden_RC = fresh.hidden_RD.new_empty(len(is_stored_R), tails_KC.shape[1])
         device = hidden_RC.device
-        hidden_RC[torch.from_numpy(kept_R).to(device)] = tails_KC
-        hidden_RC[torch.from_numpy(~kept_R).to(device)] = fresh.hidden_RD
+        hidden_RC[torch.from_numpy(is_stored_R).to(device)] = tails_KC
+        hidden_RC[torch.from_numpy(~is_stored_R).to(device)] = fresh.hidden_RD
         return self._reader.rows(hidden_RC)
+
+    def _sources(self, states: StateBatch) -> tuple[NDArray[np.bool_], IntArray]:
+        """Return which rows a stored state predicts if they begin a block, and the offsets of the others."""
+        return np.ones(len(states.row_offset_R), bool), np.maximum(states.row_offset_R - 1, 0)
 
     @property
     def can_speculate(self) -> bool:
-        """Rows come from several places here: nothing is begun ahead."""
+        """Always False: rows come from the forward and from stored states."""
         return False
 
     def _evaluate_some(self, states: StateBatch, rows: IntArray, offset_R: IntArray) -> HiddenRows:
@@ -350,3 +362,27 @@ class ShiftedSession(PagedSession):
             states.slots_N[used], states.starts_N[used], states.tokens_NW[used], state_r, offset_R[rows]
         )
         return super().evaluate(part)
+
+
+class SeededSession(ShiftedSession):
+    """A paged session whose finished blocks are causal, and whose blocks begin with an autoregressive token.
+
+    Finished blocks are cached as windows of one token, each of which sees what is before it. The forward of a
+    layer writes all keys before a window reads them, so one forward caches a whole prefix. Rows are not
+    shifted, except that the token before a block predicts its first token while the whole block is masked.
+    """
+
+    def _cache(self, windows: list[Window]) -> None:
+        """Cache finished blocks token by token, and store the hidden state of every token."""
+        super()._cache(
+            [
+                (row, start + i, tokens[i : i + 1])
+                for row, start, tokens in windows
+                for i in range(len(tokens))
+            ]
+        )
+
+    def _sources(self, states: StateBatch) -> tuple[NDArray[np.bool_], IntArray]:
+        mask_id = self._reader.excluded[0]
+        is_blank_N = (states.tokens_NW == mask_id).all(axis=1)
+        return is_blank_N[states.row_state_R], states.row_offset_R

@@ -1,4 +1,4 @@
-"""Numbers between host and device, through pinned memory, so that the host waits only when it must."""
+"""Copies between host and device through pinned memory, so that the host waits as little as possible."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 ROUNDING = 64
-"""Bytes that may lie between tensors that share a piece of memory."""
+"""Maximum number of unused bytes between tensors that share a storage."""
 
 
 def to_device(values: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
-    """Return ``values`` on ``device``, where a tensor is already; on CUDA the copy is only queued."""
+    """Return ``values`` on ``device`` (a tensor is returned unchanged); on CUDA the copy is only queued."""
     if isinstance(values, Tensor):
         return values
     host = torch.from_numpy(np.ascontiguousarray(values))
@@ -28,21 +28,21 @@ def to_device(values: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
 def fill(tensor: Tensor, values: NDArray[Any] | Tensor) -> None:
     """Write ``values`` into ``tensor``; on CUDA the copy is only queued."""
     if isinstance(values, Tensor):
-        if values.data_ptr() != tensor.data_ptr():  # else they are its own
+        if values.data_ptr() != tensor.data_ptr():  # otherwise they share memory
             tensor.copy_(values)
         return
     host = torch.from_numpy(np.ascontiguousarray(values))
     tensor.copy_(host.pin_memory() if tensor.is_cuda else host, non_blocking=True)
 
 
-def arriving(*tensors: Tensor) -> Callable[[], tuple[NDArray[Any], ...]]:
-    """Queue copies of ``tensors`` to the host; the returned function waits for these, not for later work.
+def start_copy_to_host(*tensors: Tensor) -> Callable[[], tuple[NDArray[Any], ...]]:
+    """Queue copies of ``tensors`` to the host; the returned function waits for these copies only.
 
-    Tensors that fill one piece of memory come in one copy.
+    Tensors that fill one storage are copied together.
     """
     if not any(tensor.is_cuda for tensor in tensors):
         return lambda: tuple(tensor.cpu().numpy() for tensor in tensors)
-    piece = shared_piece(tensors)
+    piece = shared_storage(tensors)
     sources = tensors if piece is None else (piece,)
     hosts = [torch.empty(source.shape, dtype=source.dtype, pin_memory=True) for source in sources]
     for host, source in zip(hosts, sources, strict=True):
@@ -53,14 +53,14 @@ def arriving(*tensors: Tensor) -> Callable[[], tuple[NDArray[Any], ...]]:
     def wait() -> tuple[NDArray[Any], ...]:
         done.synchronize()
         if piece is not None:
-            return parts_of(hosts[0].numpy(), tensors)
+            return split_storage(hosts[0].numpy(), tensors)
         return tuple(host.numpy() for host in hosts)
 
     return wait
 
 
-def shared_piece(tensors: Sequence[Tensor]) -> Tensor | None:
-    """Return the bytes that several contiguous tensors lie in, where little else does; else None."""
+def shared_storage(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Return the storage of several contiguous tensors as bytes if they fill most of it, else None."""
     if len(tensors) < 2 or not all(tensor.is_contiguous() for tensor in tensors):
         return None
     storage = tensors[0].untyped_storage()
@@ -70,8 +70,8 @@ def shared_piece(tensors: Sequence[Tensor]) -> Tensor | None:
     return torch.empty(0, dtype=torch.uint8, device=tensors[0].device).set_(storage)
 
 
-def parts_of(piece: NDArray[np.uint8], tensors: Sequence[Tensor]) -> tuple[NDArray[Any], ...]:
-    """Return what each of the tensors holds, from a copy of the piece that they lie in."""
+def split_storage(piece: NDArray[np.uint8], tensors: Sequence[Tensor]) -> tuple[NDArray[Any], ...]:
+    """Return each tensor's values from a copy of their shared storage."""
     found: list[NDArray[Any]] = []
     for tensor in tensors:
         low = tensor.storage_offset() * tensor.itemsize

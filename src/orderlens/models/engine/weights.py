@@ -1,8 +1,8 @@
-"""The identity of weights that come from no file, and output layers with a bias.
+"""The digest of weights that do not come from a file, and output layers with a bias.
 
-A head multiplies hidden states with one matrix and adds nothing. A bias of the output layer therefore becomes
-one more column of the matrix, and every hidden state gets one more number, a 1. Both are padded with zeros to
-a width that the fused head takes. Exact: the sum has one term more.
+A head multiplies hidden states by one matrix and adds nothing. So a bias of the output layer becomes one more
+column of the matrix, and every hidden state is extended by a 1. Both are padded with zeros to a width that
+the fused head supports. The result is exact: the sum has one more term.
 
 Shape letters: V vocabulary, C model width.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 WIDTH_STEP = 32
-"""Widths with a bias column are multiples of this, as ``kernels.head.fused_head.can_fuse`` asks."""
+"""Widths with a bias column are multiples of this, as ``kernels.head.fused_head.can_fuse`` requires."""
 
 
 def tensors_digest(weights: Any, settings: object) -> str:
@@ -46,19 +46,19 @@ def _named(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def with_bias(weight_VC: Tensor, bias_V: Tensor) -> Tensor:
-    """Return the matrix with its bias as column C, zeros behind it."""
-    padded_VX = functional.pad(weight_VC, (0, _more(weight_VC.shape[1])))
+    """Return the matrix with its bias as column C, followed by zeros."""
+    padded_VX = functional.pad(weight_VC, (0, _extra_width(weight_VC.shape[1])))
     padded_VX[:, weight_VC.shape[1]] = bias_V
     return padded_VX
 
 
 def with_one(hidden: Tensor) -> Tensor:
-    """Return hidden states [..., C] with a 1 behind them, then zeros: rows for a ``with_bias`` matrix."""
+    """Return hidden states [..., C] followed by a 1, then zeros: the operand of a ``with_bias`` matrix."""
     width = hidden.shape[-1]
-    padded = functional.pad(hidden, (0, _more(width)))
+    padded = functional.pad(hidden, (0, _extra_width(width)))
     padded[..., width] = 1
     return padded
 
 
-def _more(width: int) -> int:
+def _extra_width(width: int) -> int:
     return 1 + (-width - 1) % WIDTH_STEP

@@ -20,7 +20,7 @@ HEADER = 3
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows to run together; each sees its slot's cached positions before ``start`` and itself.
+    """Windows of one forward; each sees itself and its slot's cached positions before ``start``.
 
     Attributes:
         packed_NX: int32 [N, 3 + W]: table row, first position, valid width, then the tokens.
@@ -42,7 +42,7 @@ class Windows:
 
     @property
     def widths(self) -> Tensor:
-        """Valid tokens of each window [N]; what follows is padding that nobody sees."""
+        """Number of valid tokens of each window [N]; the others are padding and are masked."""
         return self.packed_NX[:, 2]
 
     @property

@@ -1,7 +1,7 @@
 """An autoregressive evaluator from the Hugging Face layout, for external perplexity.
 
-transformers builds the network; weights must be safetensors and no code from the checkpoint is ever run.
-Knows nothing of orders, traces or runs: pairs of texts in, log-probabilities out.
+transformers builds the network; weights must be safetensors, and no code from the checkpoint is ever run.
+Maps pairs of texts to log-probabilities; does not depend on orders, traces or runs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from orderlens.models.files.hub import PATTERNS
 from orderlens.models.files.tokenizer import tokens_before
 
 CPU_TOKENS, GPU_TOKENS = 512, 2048
-"""Tokens per forward, padding included: GPT-2 Large needs 1.5 GFLOP for each."""
-_AT_ONCE = 1024
-"""Texts tokenised together: their offsets take much more memory than their ids."""
+"""Tokens per forward, padding included: GPT-2 Large needs 1.5 GFLOP per token."""
+_TEXTS_PER_CALL = 1024
+"""Texts per tokenizer call: their offsets take much more memory than their ids."""
 
 
 class HFCausalEvaluator:
@@ -38,11 +38,11 @@ class HFCausalEvaluator:
             name: the spec that loads it again.
             model: a transformers causal language model in eval mode.
             tokenizer: its fast tokenizer (offsets are needed to find the prompt's end).
-            batch_tokens: padded tokens per forward; by default as many as its device does in seconds.
+            batch_tokens: padded tokens per forward; the default takes seconds on the device.
         """
         if not tokenizer.is_fast:
             raise ModelLoadError(
-                f"{name}: its tokenizer gives no character offsets; choose one with tokenizer.json"
+                f"{name}: its tokenizer gives no character offsets; choose a model with tokenizer.json"
             )
         self.name = name
         self._model = model
@@ -56,20 +56,20 @@ class HFCausalEvaluator:
     def token_logprobs(self, pairs: Sequence[tuple[str, str]]) -> list[FloatArray]:
         """Return the log-probabilities of each continuation's tokens given its prompt (nats).
 
-        The joined text is tokenised once. Every token with a character of the continuation is scored, also
-        one that starts in the prompt. The first token of a text without a prompt is scored after the
-        start-of-text token. Past the context length, windows overlap by half so that each token keeps at
+        The joined text is tokenised once. Every token with a character of the continuation is scored,
+        including one that starts in the prompt. The first token of a text without a prompt is scored after
+        the start-of-text token. Beyond the context length, windows overlap by half, so that each token has at
         least half a context on its left.
         """
         return self.start(pairs)()
 
     def start(
-        self, pairs: Sequence[tuple[str, str]], tell: Callable[[int], None] = lambda _: None
+        self, pairs: Sequence[tuple[str, str]], on_progress: Callable[[int], None] = lambda _: None
     ) -> Callable[[], list[FloatArray]]:
-        """Begin the same and return what waits for it; ``tell`` is given the number of texts done."""
-        groups = [self._windows(pairs, start) for start in range(0, len(pairs), _AT_ONCE)]
+        """Start ``token_logprobs``; return a function that waits for it. ``on_progress`` receives counts."""
+        groups = [self._windows(pairs, start) for start in range(0, len(pairs), _TEXTS_PER_CALL)]
         windows = [window for group in groups for window in group]
-        wait = start_windows(windows, self._forward, self._model.device, self._batch_tokens, tell)
+        wait = start_windows(windows, self._forward, self._model.device, self._batch_tokens, on_progress)
 
         def finish() -> list[FloatArray]:
             parts: list[list[FloatArray]] = [[] for _ in pairs]
@@ -80,8 +80,8 @@ class HFCausalEvaluator:
         return finish
 
     def _windows(self, pairs: Sequence[tuple[str, str]], start: int) -> Iterator[Window]:
-        """Yield the windows of some texts from ``start`` on."""
-        part = pairs[start : start + _AT_ONCE]
+        """Yield the windows of one tokenizer call's texts, from text ``start`` on."""
+        part = pairs[start : start + _TEXTS_PER_CALL]
         texts = [prompt + text for prompt, text in part]
         encoded = self._tokenizer(texts, add_special_tokens=False, verbose=False).encodings
         for place, (found, (prompt, _)) in enumerate(zip(encoded, part, strict=True)):
@@ -104,9 +104,9 @@ class HFCausalEvaluator:
 
 
 def load_hf_evaluator(argument: str, device: str | None = None) -> HFCausalEvaluator:
-    """Return the evaluator ``ORG/NAME[@REV]`` from the hub (or its cache) or from a local folder.
+    """Return the evaluator ``ORG/NAME[@REV]`` from the hub (or its cache), or from a local folder.
 
-    Refuses checkpoints without safetensors weights and never runs code from a checkpoint.
+    Refuses checkpoints without safetensors weights, and never runs code from a checkpoint.
     """
     if not argument:
         raise UserInputError("evaluator 'hf' needs a name; write hf:ORG/NAME[@REV] or hf:FOLDER")

@@ -1,7 +1,7 @@
-"""The autoregressive evaluator: how probable is a continuation, left to right, under a causal model?
+"""The bundled autoregressive evaluator: log-probabilities of continuations under a small causal model.
 
-Used offline for external perplexity and as a baseline. Plain causal forwards without a cache; only rows whose
-next token is scored meet the vocabulary.
+Used offline for external perplexity and as a baseline. Runs plain causal forwards without a cache; logits are
+computed only for rows whose next token is scored.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from orderlens.models.small.folder import LoadedModel, bundled_folder, read_fold
 from orderlens.models.small.network import Transformer, causal_attend
 
 CPU_TOKENS, GPU_TOKENS = 2048, 16_384
-"""Tokens per forward, padding included; few enough on a processor that progress is seen to move."""
+"""Tokens per forward, padding included; few enough on a CPU that the progress bar moves."""
 CPU_LOGITS, GPU_LOGITS = 1 << 22, 1 << 26
-"""Logits at a time: what a processor's cache, or a GPU beside a large model, has room for."""
+"""Logits per chunk: they fit in a CPU's cache, or on a GPU that also holds a large model."""
 
 
 def causal_log_probs(network: Transformer, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def causal_log_probs(network: Transformer, inputs_BT: Tensor, targets_BT: Tensor
 
 
 def log_probs_at(network: Transformer, inputs_BT: Tensor, places_R: Tensor, targets_R: Tensor) -> Tensor:
-    """Return the same for some places [R] in the flattened inputs only: log p(target | inputs up to it)."""
+    """Return log p(target | inputs up to its place) [R] for some places in the flattened inputs."""
     positions = torch.arange(inputs_BT.shape[1], device=inputs_BT.device)[None]
     hidden_RC = network(inputs_BT, positions, causal_attend).flatten(0, 1)[places_R]
     rows = max(1, (GPU_LOGITS if hidden_RC.is_cuda else CPU_LOGITS) // network.config.vocab_size)
@@ -64,15 +64,15 @@ class SmallEvaluator:
     def token_logprobs(self, pairs: Sequence[tuple[str, str]]) -> list[FloatArray]:
         """Return, per (prompt, continuation), the natural-log probability of each continuation token.
 
-        Both are tokenised together; a token that straddles the boundary counts as the continuation's. EOS
-        stands before the prompt, so that even an empty prompt conditions on something.
+        Both are tokenised as one text; a token across the boundary belongs to the continuation. EOS precedes
+        the prompt, so that the first token is defined even if the prompt is empty.
         """
         return self.start(pairs)()
 
     def start(
-        self, pairs: Sequence[tuple[str, str]], tell: Callable[[int], None] = lambda _: None
+        self, pairs: Sequence[tuple[str, str]], on_progress: Callable[[int], None] = lambda _: None
     ) -> Callable[[], list[FloatArray]]:
-        """Begin the same and return what waits for it; ``tell`` is given the number of texts done."""
+        """Start ``token_logprobs``; return a function that waits for it. ``on_progress`` receives counts."""
         texts = self._model.tokenizer.encode_pairs(pairs)
         longest, limit = max((len(ids) for ids, _ in texts), default=0), self._model.config.max_positions
         if longest > limit:
@@ -82,7 +82,7 @@ class SmallEvaluator:
             Window(owner, np.array([eos, *ids], np.int64), len(ids) - first)
             for owner, (ids, first) in enumerate(texts)
         ]
-        return start_windows(windows, self._forward, self._device, self._batch_tokens, tell)
+        return start_windows(windows, self._forward, self._device, self._batch_tokens, on_progress)
 
     def _forward(self, tokens_NW: Tensor, _lengths_N: Tensor, places_R: Tensor, targets_R: Tensor) -> Tensor:
         return log_probs_at(self._model.network, tokens_NW, places_R, targets_R)

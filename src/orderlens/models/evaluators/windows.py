@@ -1,8 +1,8 @@
-"""Texts in batches through a causal model, and the log-probabilities of their tokens.
+"""Runs texts in batches through a causal model and returns the log-probabilities of their tokens.
 
-A window is what one forward sees of a text. Windows of similar length share a batch, padded on the right,
-which under causal attention cannot change what stands before it. On a GPU all batches are queued before the
-first number is waited for. Knows neither tokenizers nor networks: a forward is handed in.
+A window is the part of a text that one forward sees. Windows of similar length share a batch, padded on the
+right; under causal attention padding cannot change earlier positions. On a GPU all batches are queued before
+the first result is awaited. Does not depend on tokenizers or networks: the caller passes a forward.
 
 Shape letters: N windows, W width of a batch, R scored tokens, V vocabulary.
 """
@@ -19,23 +19,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orderlens.models.engine.transfer import arriving, to_device
+from orderlens.models.engine.transfer import start_copy_to_host, to_device
 
 FloatArray = NDArray[np.float64]
 Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(tokens_NW, lengths_N, places_R, targets_R) → log-probabilities [R] of the targets, each after the token at
-its place in the flattened tokens."""
+"""(tokens_NW, lengths_N, places_R, targets_R) → log-probabilities [R] of the targets; each target follows the
+token at its place in the flattened tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One forward: all ``ids`` but the last go in, the last ``n_scored`` are scored for text ``owner``.
+    """Part of a text for one forward: all ``ids`` but the last are inputs, the last ``n_scored`` are scored.
 
     Attributes:
         owner: index of the text.
-        ids: tokens; one stands before the first scored one.
-        n_scored: how many are scored.
-        last: whether the text ends here.
+        ids: tokens; at least one precedes the first scored one.
+        n_scored: number of scored tokens.
+        last: whether this is the text's last window.
     """
 
     owner: int
@@ -49,22 +49,22 @@ def start_windows(
     forward: Forward,
     device: torch.device,
     batch_tokens: int,
-    tell: Callable[[int], None] = lambda _: None,
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> Callable[[], list[FloatArray]]:
-    """Score all windows; the returned call waits for the numbers of each (nats, float32 made float64).
+    """Start scoring all windows; the returned function waits for their log-probabilities (nats, float64).
 
     Args:
-        windows: what to score.
+        windows: the windows to score.
         forward: the network.
-        device: where it is.
-        batch_tokens: tokens per forward, padding included (a longer window is a batch of its own).
-        tell: is given the number of texts that are done, batch by batch.
+        device: its device.
+        batch_tokens: tokens per forward, padding included (a longer window forms a separate batch).
+        on_progress: receives the number of texts that each batch completes.
     """
     rows: list[FloatArray] = [np.empty(0)] * len(windows)
     queued: list[Callable[[], None]] = []
     for batch in _batches(windows, batch_tokens):
         collect = _collector(
-            batch, _queue([windows[at] for at in batch], forward, device), windows, rows, tell
+            batch, _queue([windows[at] for at in batch], forward, device), windows, rows, on_progress
         )
         if device.type == "cuda":
             queued.append(collect)
@@ -80,7 +80,7 @@ def start_windows(
 
 
 def _batches(windows: Sequence[Window], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield places of windows of similar length whose padded size stays within the budget."""
+    """Yield indices of windows of similar length whose padded size stays within ``batch_tokens``."""
     batch: list[int] = []
     for place in sorted(range(len(windows)), key=lambda at: len(windows[at].ids)):
         if batch and (len(batch) + 1) * len(windows[place].ids) > batch_tokens:
@@ -95,7 +95,7 @@ def _batches(windows: Sequence[Window], batch_tokens: int) -> Iterator[list[int]
 def _queue(
     windows: Sequence[Window], forward: Forward, device: torch.device
 ) -> Callable[[], tuple[NDArray[np.float32], ...]]:
-    """Send one batch to the device in one copy, run it, and begin the way back."""
+    """Send one batch to the device in one copy, run it, and start the copy back."""
     count, width = len(windows), max(1, *(len(window.ids) - 1 for window in windows))
     tokens_NW = np.zeros((count, width), np.int64)
     for row, window in enumerate(windows):
@@ -109,7 +109,7 @@ def _queue(
     packed = np.concatenate([tokens_NW.ravel(), lengths_N, *places, *targets])
     sizes = [count * width, count, sum(map(len, places)), sum(map(len, targets))]
     tokens, lengths, places_R, targets_R = torch.split(to_device(packed, device), sizes)
-    return arriving(forward(tokens.view(count, width), lengths, places_R, targets_R))
+    return start_copy_to_host(forward(tokens.view(count, width), lengths, places_R, targets_R))
 
 
 def _collector(
@@ -117,22 +117,22 @@ def _collector(
     arrive: Callable[[], tuple[NDArray[np.float32], ...]],
     windows: Sequence[Window],
     rows: list[FloatArray],
-    tell: Callable[[int], None],
+    on_progress: Callable[[int], None],
 ) -> Callable[[], None]:
-    """Return what waits for a batch and puts its numbers into ``rows``."""
+    """Return a function that waits for a batch and writes its numbers to ``rows``."""
 
     def collect() -> None:
         (values_R,) = arrive()
         ends = list(accumulate(windows[at].n_scored for at in batch))
         for at, part in zip(batch, np.split(values_R.astype(np.float64), ends[:-1]), strict=True):
             rows[at] = part
-        tell(sum(windows[at].last for at in batch))
+        on_progress(sum(windows[at].last for at in batch))
 
     return collect
 
 
 def picked_log_probs(logits_RV: Tensor, targets_R: Tensor) -> Tensor:
-    """Return the log-probability [R] of one token per row, float32; uses up ``logits_RV`` (float32).
+    """Return the log-probability [R] of one token per row, float32; overwrites ``logits_RV`` (float32).
 
     The exponentials are added in float64: a float32 sum over 50,000 tokens is off by up to 2e-5.
     """

@@ -1,1 +1,1 @@
-"""One file per family of checkpoints: how its files are read and which body they belong to."""
+"""One file per checkpoint family: how its files are read, and which network they use."""

@@ -1,20 +1,20 @@
-"""Dream-7B: the body of Qwen2.5 with full attention; row i − 1 of the network speaks about position i."""
+"""Dream-7B: the network of Qwen2.5 with full attention; row i − 1 of the network predicts position i."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from orderlens.models.decoder.config import DecoderConfig, parse_qwen
+from orderlens.models.decoder.config import QWEN_HARMLESS, DecoderConfig, parse_qwen
 from orderlens.models.decoder.loader import qwen_layout
 from orderlens.models.decoder.model import Dialect
-from orderlens.models.files.configfile import refuse_others
-from orderlens.models.files.roles import Published
+from orderlens.models.files.configfile import refuse_unsupported
+from orderlens.models.files.roles import PublishedTokens
 
 
 def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
-    """Return the checked configuration behind a published ``config.json``."""
-    refuse_others(values, {"block_size": ()})  # later models of that name are block-causal and unshifted
+    """Return the checked configuration of a published ``config.json``."""
+    refuse_unsupported(values, {"block_size": ()})  # later Dream models are block-causal and unshifted
     return parse_qwen(values, "full", qkv_bias=True, qk_norm=False, rope_theta=10000.0)
 
 
@@ -37,10 +37,11 @@ DREAM_7B = DecoderConfig(
 DIALECT = Dialect(
     qwen_layout("a Dream model"),
     parse_config,
-    Published(151666, ("<|mask|>",), 151643, ("<|im_end|>",)),
+    PublishedTokens(151666, ("<|mask|>",), 151643, ("<|im_end|>",)),
     block_size=32,
     anchor="prompt",
     shifted=True,
+    harmless=QWEN_HARMLESS,
     published={r"dream.*7b": DREAM_7B},
 )
 READER, load_folder = DIALECT.reader, DIALECT.load

@@ -1,13 +1,13 @@
 """BERT, RoBERTa, ModernBERT and XLNet, through the classes of transformers.
 
-A canvas goes in as it is: no [CLS] and no [SEP] are added, because an inserted token would shift every
-position; prompt and suffix may hold them. Position ids, token types and attention are the class's own.
+A canvas is passed unchanged: no [CLS] and no [SEP] are added, because an inserted token would shift every
+position; prompt and suffix may contain them. The classes define position ids, token types and attention.
 
-XLNet is order-agnostic by training, through permutation masks instead of a mask token. A state with some
-positions hidden becomes a permutation mask (no position attends to a hidden one) and a target mapping (a
-query at every position). Ids at hidden positions have no influence, with one exception: where nothing at all
-is revealed, every score is masked equally and the published attention falls back on the mean of all
-positions. The mask id is there, so that this state too depends on nothing hidden.
+XLNet is trained to be order-agnostic, with permutation masks instead of a mask token. A state with hidden
+positions becomes a permutation mask (no position attends to a hidden one) and a target mapping (a query at
+every position). Ids at hidden positions have no influence, with one exception: if nothing is revealed, all
+scores are masked equally, and the published attention falls back on the mean of all positions. Hidden
+positions hold the mask id, so that even this state does not depend on hidden tokens.
 
 Shape letters: N canvases, W positions.
 """
@@ -24,14 +24,14 @@ from torch import Tensor
 
 from orderlens.models.engine import hf
 from orderlens.models.engine.model import CastableModel
-from orderlens.models.files.configfile import CONFIG, MAX_CONTEXT, Values, read_json
-from orderlens.models.files.roles import Published, find_roles
+from orderlens.models.files.configfile import CONFIG, MAX_CONTEXT, ConfigValues, read_json, refuse_unsupported
+from orderlens.models.files.roles import PublishedTokens, find_roles
 from orderlens.models.files.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.options import LoadOptions
 
-XLNET_ROLES = Published(mask_id=6, mask_tokens=("<mask>",), eos_id=2)
+XLNET_ROLES = PublishedTokens(mask_id=6, mask_tokens=("<mask>",), eos_id=2)
 XLNET_POSITIONS = 4096
-"""Positions are relative, so the network has no limit of its own; it was trained on 512."""
+"""Our limit: positions are relative, so the network has none. It was trained on 512 positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class EncoderKind:
         class_name: its class in transformers.
         mask: name of the mask and its published id.
         end: name of the token that ends a text and its published id.
-        padded_start: positions up to the padding id's are never used (RoBERTa).
+        padded_start: position ids up to the padding id are never used (RoBERTa).
     """
 
     class_name: str
@@ -53,23 +53,24 @@ class EncoderKind:
 
 def _load_encoder(kind: EncoderKind, folder: Path, name: str, options: LoadOptions) -> CastableModel:
     config, values, tokenizer = _read(folder)
+    refuse_unsupported(config, {"position_embedding_type": ("absolute",)})
     if values.flag("is_decoder", default=False):
-        raise values.error("is_decoder=true is autoregressive: it has no reveal orders")
+        raise values.error("is_decoder=true means an autoregressive model, which has no reveal orders")
     vocab_size = values.integer("vocab_size", low=3)
     positions = values.integer("max_position_embeddings", low=2, high=MAX_CONTEXT)
     if kind.padded_start:
         positions -= values.token("pad_token_id", vocab_size, 1) + 1
     ends = None if tokenizer is None else tokenizer.id_of(kind.end[0])
-    published = Published(kind.mask[1], (kind.mask[0],), kind.end[1] if ends is None else ends)
+    published = PublishedTokens(kind.mask[1], (kind.mask[0],), kind.end[1] if ends is None else ends)
     roles = find_roles(folder, config, vocab_size, tokenizer, published)
-    source = hf.Source(folder, config, kind.class_name, vocab_size, positions, roles, tokenizer)
+    source = hf.HFCheckpoint(folder, config, kind.class_name, vocab_size, positions, roles, tokenizer)
     return hf.load_model(source, name, options, lambda tokens_NW: {"input_ids": tokens_NW})
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], Values, FastTokenizer | None]:
+def _read(folder: Path) -> tuple[dict[str, Any], ConfigValues, FastTokenizer | None]:
     config = read_json(folder / CONFIG)
     tokenizer = FastTokenizer.from_folder(folder) if has_tokenizer(folder) else None
-    return config, Values(config, str(folder / CONFIG)), tokenizer
+    return config, ConfigValues(config, str(folder / CONFIG)), tokenizer
 
 
 _BERT = EncoderKind("BertForMaskedLM", ("[MASK]", 103), ("[SEP]", 102))
@@ -88,7 +89,7 @@ def load_xlnet(folder: Path, name: str, options: LoadOptions) -> CastableModel:
     vocab_size = values.integer("vocab_size", 32000, low=3)
     roles = find_roles(folder, config, vocab_size, tokenizer, XLNET_ROLES)
     shape = ("XLNetLMHeadModel", vocab_size, XLNET_POSITIONS)
-    source = hf.Source(folder, config, *shape, roles, tokenizer, mixed=True)
+    source = hf.HFCheckpoint(folder, config, *shape, roles, tokenizer, mixed=True)
     return hf.load_model(source, name, options, partial(_permutation, mask_id=roles.mask_id))
 
 

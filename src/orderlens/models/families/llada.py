@@ -9,8 +9,14 @@ from orderlens.errors import ModelLoadError
 from orderlens.models.decoder.config import DecoderConfig, checked
 from orderlens.models.decoder.loader import Layout
 from orderlens.models.decoder.model import Dialect
-from orderlens.models.files.configfile import MAX_CONTEXT, MAX_LAYERS, Values, refuse_others, rope_values
-from orderlens.models.files.roles import Published
+from orderlens.models.files.configfile import (
+    MAX_CONTEXT,
+    MAX_LAYERS,
+    ConfigValues,
+    refuse_unsupported,
+    rope_values,
+)
+from orderlens.models.files.roles import PublishedTokens
 
 LAYOUT = Layout(
     "a LLaDA model",
@@ -43,43 +49,45 @@ _ONLY: Mapping[str, tuple[object, ...]] = {
     "input_emb_norm": (False,),
     "scale_logits": (False,),
     "block_group_size": (1,),
-    "quantization_config": (),
     "clip_qkv": (),
 }
-_STATED = ("block_type", "activation_type", "layer_norm_type", "rope")
-"""Keys whose absence means something else to the published class: GPT-2's LayerNorm, no rotary angles, …"""
+_REQUIRED = ("block_type", "activation_type", "layer_norm_type", "rope")
+"""Keys that must be present: without them the published class builds another network."""
 
 
 def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
-    """Return the checked configuration behind a published ``config.json``."""
+    """Return the checked configuration of a published ``config.json``."""
     if values.get("num_experts") is not None:
-        raise ModelLoadError("config.json: a LLaDA model with experts (LLaDA-MoE) is not supported")
-    refuse_others(values, _ONLY)
-    if unsaid := [key for key in _STATED if values.get(key) is None]:
         raise ModelLoadError(
-            f"config.json lacks {', '.join(unsaid)}; without it the published class computes another network"
+            "config.json: num_experts belongs to LLaDA-MoE, another network than LLaDA-8B with the same "
+            "model_type; name it in architectures (LLaDAMoEModelLM)"
         )
-    given = Values(values)
-    width, n_heads = given.integer("d_model"), given.integer("n_heads")
+    refuse_unsupported(values, _ONLY)
+    if missing := [key for key in _REQUIRED if values.get(key) is None]:
+        raise ModelLoadError(
+            f"config.json lacks {', '.join(missing)}; without it the published class computes another network"
+        )
+    read = ConfigValues(values)
+    width, n_heads = read.integer("d_model"), read.integer("n_heads")
     if width % n_heads:
         raise ModelLoadError(f"config.json: d_model={width} is not a multiple of n_heads={n_heads}")
     shared = 1 if values.get("multi_query_attention") else n_heads
     return checked(
         DecoderConfig(
-            vocab_size=given.integer("embedding_size", given.integer("vocab_size")),
+            vocab_size=read.integer("embedding_size", read.integer("vocab_size")),
             hidden_size=width,
-            n_layers=given.integer("n_layers", high=MAX_LAYERS),
-            ffn_width=given.integer("mlp_hidden_size", width * given.integer("mlp_ratio", 4)),
+            n_layers=read.integer("n_layers", high=MAX_LAYERS),
+            ffn_width=read.integer("mlp_hidden_size", width * read.integer("mlp_ratio", 4)),
             n_heads=n_heads,
-            n_kv_heads=given.integer("n_kv_heads", shared),
+            n_kv_heads=read.integer("n_kv_heads", shared),
             head_width=width // n_heads,
             rope_theta=rope_values(values).number("rope_theta", 10000.0),
-            norm_eps=given.number("rms_norm_eps", 1e-5),
-            max_positions=given.integer("max_sequence_length", 1024, high=MAX_CONTEXT),
+            norm_eps=read.number("rms_norm_eps", 1e-5),
+            max_positions=read.integer("max_sequence_length", 1024, high=MAX_CONTEXT),
             attention="full",
-            qkv_bias=given.flag("include_qkv_bias", False),
-            tied=given.flag("weight_tying", True),
-            exact_rotary=given.flag("rope_full_precision", True),
+            qkv_bias=read.flag("include_qkv_bias", False),
+            tied=read.flag("weight_tying", True),
+            exact_rotary=read.flag("rope_full_precision", True),
         )
     )
 
@@ -103,9 +111,10 @@ LLADA_8B = DecoderConfig(
 DIALECT = Dialect(
     LAYOUT,
     parse_config,
-    Published(126336, ("<|mdm_mask|>",), 126081, ("<|eot_id|>",)),
+    PublishedTokens(126336, ("<|mdm_mask|>",), 126081, ("<|eot_id|>",)),
     block_size=32,
     anchor="prompt",
+    harmless=("alibi_bias_max", "attention_layer_norm_with_affine"),
     published={r"llada-(8b|1\.5)": LLADA_8B},
 )
 READER, load_folder = DIALECT.reader, DIALECT.load

@@ -1,1 +1,1 @@
-"""What lies in a checkpoint's folder: configuration, tensors, tokenizer, roles of tokens, chat template."""
+"""Reads the files of a checkpoint folder: configuration, tensors, tokenizer, token roles, chat template."""

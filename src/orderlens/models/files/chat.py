@@ -1,4 +1,4 @@
-"""Chat templates: messages to the prompt text a chat model was trained on.
+"""Chat templates: from messages to the prompt text that a chat model was trained on.
 
 The template comes from ``chat_template.jinja`` or ``tokenizer_config.json`` of the checkpoint and is rendered
 in jinja's sandbox, with the conventions that published templates rely on.
@@ -30,8 +30,8 @@ class ChatTemplate:
 
         Args:
             messages: objects with ``role`` and ``content``.
-            reply: whether the assistant's turn is opened at the end.
-            variables: further names the template may ask for, e.g. ``enable_thinking``.
+            reply: whether the prompt ends with the start of the assistant's turn.
+            variables: further variables of the template, e.g. ``enable_thinking``.
         """
         values = {**self._named, "messages": list(messages), "add_generation_prompt": reply, **variables}
         from jinja2 import TemplateError

@@ -1,7 +1,7 @@
-"""Published checkpoints: sharded safetensors, memory-mapped, every tensor accounted for before one is read.
+"""Published checkpoints: sharded, memory-mapped safetensors. All tensors are checked before any is read.
 
-Missing, unknown, misshaped or strangely typed tensors are refused by name. Knows no family: which tensors
-there must be is said by the caller.
+Tensors that are missing or unknown, or that have a wrong shape or dtype, are refused by name. Does not depend
+on a family: the caller lists the expected tensors.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from orderlens.errors import ModelLoadError, one_line
-from orderlens.models.files.configfile import read_json
+from orderlens.models.files.configfile import CONFIG, float8_block, read_json
 
 STORED_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+FLOAT8, SCALES = "F8_E4M3", "_scale_inv"
+"""Stored dtype of matrices in 8 bits, and the ending of their scales' names: ``X.weight_scale_inv``."""
 INDEX_NAME = "model.safetensors.index.json"
+SHOWN_NAMES = 4
+"""Names of tensors or files that a message lists."""
 _FULL_DIGEST_BYTES = 256 * 2**20
 _SAMPLE_STRIDE, _SAMPLE_BYTES = 64 * 2**20, 2**20
 
@@ -39,7 +44,7 @@ class Checkpoint:
             self._open(path)
         absent = sorted(set(declared) - set(self._handles))
         if absent:
-            raise ModelLoadError(f"{folder}: the index names {_some(absent)}, which no shard holds")
+            raise ModelLoadError(f"{folder}: the index names {_some(absent)}, which is in no shard")
 
     def _open(self, path: Path) -> None:
         try:
@@ -51,30 +56,47 @@ class Checkpoint:
             ) from None
         self._handles |= dict.fromkeys(names, handle)
 
+    @cached_property
+    def block(self) -> tuple[int, int] | None:
+        """Rows and columns per scale of float8 matrices, from config.json; None for a plain checkpoint."""
+        return float8_block(read_json(self.folder / CONFIG))
+
     def check(
-        self, expected: Mapping[str, tuple[int, ...]], what: str, optional: Collection[str] = ()
+        self,
+        expected: Mapping[str, tuple[int, ...]],
+        what: str,
+        optional: Collection[str] = (),
+        *,
+        float8: bool = False,
     ) -> None:
-        """Refuse missing, unknown, misshaped and strangely typed tensors.
+        """Refuse tensors that are missing or unknown, or that have a wrong shape or dtype.
 
         Args:
-            expected: shape of every tensor there may be.
-            what: what has these tensors, e.g. ``"a LLaDA-2 model"``.
+            expected: shape of every allowed tensor.
+            what: the kind of model, for messages, e.g. ``"a LLaDA-2 model"``.
             optional: names that may be missing.
+            float8: whether matrices may be stored in float8 with scales per block.
         """
+        scaled = [name for name in self._handles if float8 and self._kind(name) == FLOAT8 and self.block]
+        expected = {**expected, **{name + SCALES: self._scale_shape(expected, name) for name in scaled}}
         missing = [name for name in expected if name not in self._handles and name not in optional]
-        if missing:
-            raise ModelLoadError(f"{self.folder} lacks {_some(missing)}")
         unknown = sorted(set(self._handles) - set(expected))
-        if unknown:
-            raise ModelLoadError(f"{self.folder} holds {_some(unknown)}, which {what} does not have")
+        wrong = [f"lacks {_some(missing)}"] if missing else []
+        wrong += [f"holds {_some(unknown)}, which {what} does not have"] if unknown else []
+        if wrong:
+            raise ModelLoadError(f"{self.folder} {' and '.join(wrong)}")
         for name in self._handles:
-            self._check_tensor(name, expected[name])
+            self._check_tensor(name, expected[name], name in scaled)
 
-    def _check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
+    def _scale_shape(self, expected: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, ...]:
+        assert self.block is not None
+        return tuple(-(-size // step) for size, step in zip(expected.get(name, ()), self.block, strict=False))
+
+    def _check_tensor(self, name: str, shape: tuple[int, ...], is_scaled: bool) -> None:
         header = self._handles[name].get_slice(name)
-        if header.get_dtype() not in STORED_DTYPES:
+        if self._kind(name) not in STORED_DTYPES and not (is_scaled and len(shape) == 2):
             allowed = ", ".join(STORED_DTYPES)
-            raise ModelLoadError(f"tensor {name} is stored as {header.get_dtype()}; supported are {allowed}")
+            raise ModelLoadError(f"tensor {name} is stored as {self._kind(name)}; supported are {allowed}")
         if tuple(header.get_shape()) != shape:
             raise ModelLoadError(
                 f"tensor {name} has shape {header.get_shape()}; config.json wants {list(shape)}"
@@ -84,21 +106,29 @@ class Checkpoint:
         """Return one tensor as a memory-mapped view."""
         return torch.as_tensor(self._handles[name].get_tensor(name))
 
+    def scales(self, name: str) -> Tensor | None:
+        """Return the scales of a float8 matrix, None for a plain tensor."""
+        return self.tensor(name + SCALES) if self._kind(name) == FLOAT8 else None
+
+    def _kind(self, name: str) -> str:
+        return str(self._handles[name].get_slice(name).get_dtype())
+
     def dtype_of(self, name: str) -> torch.dtype:
-        """Return the dtype one tensor is stored in, from the header."""
-        return STORED_DTYPES[self._handles[name].get_slice(name).get_dtype()]
+        """Return the stored dtype of one tensor, from the header."""
+        return STORED_DTYPES[self._kind(name)]
 
     @property
     def main_dtype(self) -> torch.dtype:
-        """The dtype that most numbers are stored in."""
+        """The dtype in which most numbers are stored, without float8 matrices and their scales."""
         sizes = Counter[str]()
-        for name, handle in self._handles.items():
-            sizes[handle.get_slice(name).get_dtype()] += self._size(name)
+        for name in self._handles:
+            if self._kind(name) != FLOAT8 and not name.endswith(SCALES):
+                sizes[self._kind(name)] += self._size(name)
         return STORED_DTYPES.get(sizes.most_common(1)[0][0], torch.float32) if sizes else torch.float32
 
     @property
     def n_values(self) -> int:
-        """How many numbers the tensors hold together."""
+        """Total number of values in all tensors."""
         return sum(map(self._size, self._handles))
 
     def _size(self, name: str) -> int:
@@ -109,7 +139,7 @@ class Checkpoint:
 
 
 def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the weight files of ``folder`` and the tensor names its index declares (none without index)."""
+    """Return the weight files of ``folder`` and the tensor names in its index (none without an index)."""
     if not folder.is_dir():
         raise ModelLoadError(f"{folder} is not a folder")
     index = folder / INDEX_NAME
@@ -118,7 +148,7 @@ def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
         if not found:
             raise ModelLoadError(
                 f"{folder} holds no safetensors files, and pickled weights are not read; name a revision "
-                "that has them (hf:ORG/NAME@refs/pr/N) or convert them, as docs/masked-models.md shows"
+                "that has them (hf:ORG/NAME@refs/pr/N) or convert them, as docs/models.md shows"
             )
         return found, []
     weight_map = read_json(index).get("weight_map")
@@ -134,19 +164,19 @@ def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
 def weights_digest(shards: Iterable[Path]) -> str:
     """Return a digest of the weight files.
 
-    Small checkpoints are hashed whole. Of large ones the hub's own content hash is used where the file lies
-    in the hub cache; otherwise size, header and one mebibyte in every 64 are hashed.
+    Small checkpoints are hashed completely. For large files in the hub cache, the hub's content hash is used.
+    For other large files, size, header and one mebibyte in every 64 are hashed.
     """
     digest = hashlib.blake2b(digest_size=16)
     paths = list(shards)
-    whole = sum(path.stat().st_size for path in paths) <= _FULL_DIGEST_BYTES
+    is_small = sum(path.stat().st_size for path in paths) <= _FULL_DIGEST_BYTES
     for path in paths:
         blob = path.resolve()
         digest.update(f"{path.name}:{path.stat().st_size}:".encode())
-        if not whole and blob.parent.name == "blobs":
+        if not is_small and blob.parent.name == "blobs":
             digest.update(blob.name.encode())
         else:
-            _hash_file(digest, path, _SAMPLE_BYTES if whole else _SAMPLE_STRIDE)
+            _hash_file(digest, path, _SAMPLE_BYTES if is_small else _SAMPLE_STRIDE)
     return digest.hexdigest()
 
 
@@ -158,5 +188,6 @@ def _hash_file(digest: hashlib.blake2b, path: Path, stride: int) -> None:
 
 
 def _some(names: list[str], noun: str = "tensor") -> str:
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{noun} {names[0]}{more}"
+    """Return the first names, and the number of others."""
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(names[:SHOWN_NAMES])}{more}"

@@ -1,7 +1,7 @@
 """From ``hf:ORG/NAME[@REV]`` to a local folder; the download itself is in ``orderlens.common.hub``.
 
-Only weights (safetensors), configuration and tokenizer files are fetched; remote code never is. Knows
-nothing of what is in the files.
+Fetches only weights (safetensors), configuration and tokenizer files, never remote code. Does not depend on
+the contents of the files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orderlens.common.hub import Repository, snapshot
 from orderlens.errors import ModelLoadError, UserInputError
 
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
-"""Files worth fetching: weights, configuration, tokenizer, chat template."""
+"""Files to fetch: weights, configuration, tokenizer, chat template."""
 _SPEC = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
 
@@ -46,14 +46,14 @@ def resolve_snapshot(
     offline: bool | None = None,
     patterns: Sequence[str] = PATTERNS,
 ) -> Path:
-    """Return the local folder that holds a hub model, downloading what the cache lacks.
+    """Return the local folder of a hub model; files that are not in the cache are downloaded.
 
     Args:
         spec: ``hf:ORG/NAME[@REV]``.
-        cache_dir: where the hub cache lies, the client's default if None.
+        cache_dir: folder of the hub cache, the client's default if None.
         endpoint: address of the hub, the client's default if None.
-        offline: never connect; by default the client's own setting (``HF_HUB_OFFLINE``).
-        patterns: files that must be there; fewer of them to look at a model without its weights.
+        offline: never connect; by default the client's setting (``HF_HUB_OFFLINE``).
+        patterns: files to fetch; a shorter list describes a model without its weights.
     """
     wanted = HubSpec.parse(spec)
     repository = Repository(

@@ -1,8 +1,8 @@
 """Tokenizers: ``tokenizer.json`` through the package ``tokenizers``, BPE from two files, characters.
 
-Encoding adds no special tokens: texts are cut into prompt and target afterwards, and an inserted BOS would
-shift every position. A folder without ``tokenizer.json`` (Dream's published checkpoints) names the class of
-its tokenizer in ``tokenizer_config.json``, and with it the way it cuts a text into words.
+Encoding adds no special tokens: texts are split into prompt and target afterwards, and an inserted BOS would
+shift every position. A folder without ``tokenizer.json`` (Dream's published checkpoints) names its tokenizer
+class in ``tokenizer_config.json``; the class determines how text is split into words.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from orderlens.models.files.configfile import read_json
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token", "sep_token", "cls_token")
-_AT_ONCE = 1024
-"""Texts tokenised together where character offsets are needed: they take much more memory than the ids."""
+_TEXTS_PER_CALL = 1024
+"""Texts per tokenizer call with character offsets, which take much more memory than the ids."""
 
 
 class FastTokenizer:
-    """A fast tokenizer and what ``tokenizer_config.json`` says about its special tokens."""
+    """A fast tokenizer and the special tokens that ``tokenizer_config.json`` declares."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class FastTokenizer:
         Args:
             tokenizer: the tokenizer.
             settings: the contents of ``tokenizer_config.json``.
-            folder: where it came from, for files beside it (the chat template).
-            text_only: text is only ever text, so a special token's name in it is spelt out in ordinary
-                tokens. Chat models need False: their templates write special tokens by name.
+            folder: the tokenizer's folder, for other files in it (the chat template).
+            text_only: encode the name of a special token in a text as ordinary tokens. Chat models need
+                False: their templates write special tokens by name.
         """
         self._tokenizer = tokenizer
         self._tokenizer.encode_special_tokens = text_only
@@ -56,42 +56,49 @@ class FastTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> FastTokenizer:
-        """Read the tokenizer of a published checkpoint; special tokens in a text count as such.
+        """Read the tokenizer of a published checkpoint; text may contain names of special tokens.
 
         A folder without ``tokenizer.json`` may hold the two files of a byte-level BPE instead.
         """
         path = folder / SETTINGS
         settings = read_json(path) if path.is_file() else {}
-        whole = (folder / TOKENIZER).is_file() or not has_merges(folder)
-        return cls(_load(folder / TOKENIZER) if whole else from_merges(folder, settings), settings, folder)
+        is_one_file = (folder / TOKENIZER).is_file() or not has_merges(folder)
+        tokenizer = _load(folder / TOKENIZER) if is_one_file else from_merges(folder, settings)
+        return cls(tokenizer, settings, folder)
 
     def encode(self, text: str) -> list[int]:
         with self._spelling():
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def count_unknown(self, text: str, ids: Sequence[int]) -> int:
+        name = getattr(self._tokenizer.model, "unk_token", None) or self.named_tokens.get("unk_token")
+        unknown = None if name is None else self.id_of(name)
+        return 0 if unknown is None else max(0, list(ids).count(unknown) - text.count(str(name)))
+
     @contextmanager
     def _spelling(self) -> Iterator[None]:
-        """Name the tokenizer when it cannot spell a text; the library raises plain exceptions."""
+        """Name the tokenizer in the error for a text that it cannot encode."""
         try:
             yield
         except Exception as error:
             where = "the tokenizer" if self.folder is None else f"the tokenizer in {self.folder}"
             raise ModelLoadError(
-                f"{where} cannot spell this text ({one_line(error)}); use one with an unknown token or bytes"
+                f"{where} cannot encode this text ({one_line(error)}); use one with an unknown token or with "
+                "bytes"
             ) from error
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
-        """Return the ids of several texts, in parallel where the library allows."""
+        """Return the ids of several texts, encoded in parallel if the library allows it."""
         return [list(item.ids) for item in self._encoded(list(texts))]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], int]]:
-        """Return the ids of each prompt and its continuation as one text, and how many are the prompt's.
+        """Return the ids of each prompt + continuation, encoded as one text, and the number of prompt ids.
 
-        A token with a character of the continuation is the continuation's.
+        A token that contains a character of the continuation belongs to the continuation.
         """
         found: list[tuple[list[int], int]] = []
-        for start in range(0, len(pairs), _AT_ONCE):
-            part = pairs[start : start + _AT_ONCE]
+        for start in range(0, len(pairs), _TEXTS_PER_CALL):
+            part = pairs[start : start + _TEXTS_PER_CALL]
             encoded = self._encoded([prompt + text for prompt, text in part])
             found += [
                 (list(item.ids), tokens_before(item, len(prompt)))
@@ -107,7 +114,7 @@ class FastTokenizer:
         return str(self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=skip_special))
 
     def byte_count(self, ids: Sequence[int]) -> int:
-        """Return how many bytes of text ``ids`` stand for (a byte-level token has one character per byte)."""
+        """Return the number of bytes of text in ``ids`` (a byte-level token has one character per byte)."""
         return sum(len(self._tokenizer.id_to_token(int(item))) for item in ids)
 
     def id_of(self, token: str) -> int | None:
@@ -116,7 +123,7 @@ class FastTokenizer:
         return None if index is None else int(index)
 
     def named_id(self, name: str) -> int | None:
-        """Return the id that ``tokenizer_config.json`` gives to ``eos_token``, ``mask_token`` or the like."""
+        """Return the id of a role in ``tokenizer_config.json``, such as ``eos_token`` or ``mask_token``."""
         text = self.named_tokens.get(name)
         return None if text is None else self.id_of(text)
 
@@ -141,9 +148,9 @@ class FastTokenizer:
 
 
 def tokens_before(encoding: Any, character: int) -> int:
-    """Return how many tokens of a ``tokenizers.Encoding`` end before or at a character's index."""
+    """Return the number of tokens of a ``tokenizers.Encoding`` that end before or at a character's index."""
     found = encoding.char_to_token(character)
-    if found is None:  # no token holds it: the text ends there, or it is a space that the tokenizer drops
+    if found is None:  # no token contains it: the text ends there, or the tokenizer drops this space
         return bisect_right([end for _, end in encoding.offsets], character)
     return int(found)
 
@@ -161,7 +168,7 @@ def _load(path: Path) -> Any:
             f"{path} needs the tokenizers package; pip install 'orderlens[torch]'"
         ) from None
     if not path.is_file():
-        raise ModelLoadError(f"{path} is missing; a model folder needs its fast tokenizer file")
+        raise ModelLoadError(f"{path} is missing; a model folder needs this tokenizer file")
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001  the package raises bare Exception for malformed files
@@ -196,13 +203,13 @@ WORDS: Mapping[str, str] = {
     "Qwen2Tokenizer": QWEN_WORDS,
     "DreamTokenizer": QWEN_WORDS,
 }
-"""``tokenizer_class`` → the pattern of a word."""
+"""``tokenizer_class`` → the pattern that splits text into words."""
 _COMPOSED = ("Qwen2Tokenizer", "DreamTokenizer")
-"""Classes that compose accents with their letters (NFC) before anything else."""
+"""Classes that normalise text to NFC (accents composed with their letters) first."""
 
 
 def has_merges(folder: Path) -> bool:
-    """Return whether the folder holds both files."""
+    """Return whether the folder holds the two files of a byte-level BPE."""
     return (folder / VOCABULARY).is_file() and (folder / MERGES).is_file()
 
 
@@ -217,8 +224,8 @@ def from_merges(folder: Path, settings: Mapping[str, Any]) -> Any:
     kind = str(settings.get("tokenizer_class"))
     if kind not in WORDS:
         raise ModelLoadError(
-            f"{folder} has no tokenizer.json, and tokenizer_config.json calls the tokenizer {kind}; "
-            f"readable without it are {', '.join(WORDS)}"
+            f"{folder} has no tokenizer.json, and its tokenizer_class {kind} cannot be read without it; "
+            f"supported classes: {', '.join(WORDS)}"
         )
     try:
         tokenizer = Tokenizer(models.BPE.from_file(str(folder / VOCABULARY), str(folder / MERGES)))
@@ -235,7 +242,7 @@ def from_merges(folder: Path, settings: Mapping[str, Any]) -> Any:
 
 
 def _add_declared(tokenizer: Any, declared: Mapping[str, Any], folder: Path) -> None:
-    """Add the tokens that the settings declare, in the order of their ids, which must leave no gap."""
+    """Add the tokens that the settings declare, in the order of their ids, which must be consecutive."""
     from tokenizers import AddedToken
 
     for index, entry in sorted((int(key), entry) for key, entry in declared.items()):
@@ -243,8 +250,8 @@ def _add_declared(tokenizer: Any, declared: Mapping[str, Any], folder: Path) -> 
         tokenizer.add_tokens([AddedToken(text, special=bool(entry.get("special")), normalized=False)])
         if tokenizer.token_to_id(text) != index:
             raise ModelLoadError(
-                f"{folder}: tokenizer_config.json gives '{text}' the id {index}; "
-                f"after {VOCABULARY} it would be {tokenizer.token_to_id(text)}"
+                f"{folder}: tokenizer_config.json gives '{text}' the id {index}, but {VOCABULARY} implies "
+                f"{tokenizer.token_to_id(text)}; the files belong to different tokenizers"
             )
 
 
@@ -267,6 +274,9 @@ class CharacterTokenizer:
     def encode(self, text: str) -> list[int]:
         unknown = self._ids.get(UNKNOWN, 0)
         return [self._ids.get(character, unknown) for character in text.lower()]
+
+    def count_unknown(self, text: str, ids: Sequence[int]) -> int:
+        return sum(character not in self._ids for character in text.lower())
 
     def decode(self, ids: Sequence[int]) -> str:
         extra = {self.eos_id: "", self.mask_id: "_"}

@@ -1,1 +1,1 @@
-"""Our own small transformer: ``tiny``, ``tiny-ar`` and whatever ``orderlens train`` writes."""
+"""The small transformer of ``tiny``, ``tiny-ar`` and the models that ``orderlens train`` writes."""

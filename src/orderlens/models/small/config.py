@@ -1,4 +1,4 @@
-"""The shape of our own transformer, and what its ``config.json`` may say. Knows nothing of tensors."""
+"""The shape of the small transformer, read from its ``config.json``. Does not depend on tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from orderlens.models.files.configfile import CONFIG, MAX_CONTEXT, MAX_LAYERS, Values
+from orderlens.models.files.configfile import CONFIG, MAX_CONTEXT, MAX_LAYERS, ConfigValues
 
 MODEL_TYPE = "orderlens"
 Attention: TypeAlias = Literal["block-causal", "full", "permutation", "causal"]
@@ -17,9 +17,9 @@ class TransformerConfig:
     """Shape of the network.
 
     Attributes:
-        attention: what it was trained with; causal for autoregressive models, permutation for full attention
-            in which a hidden position is seen by nobody but itself.
-        n_kv_heads: key/value heads, each shared by a group of query heads; 0 for as many as query heads.
+        attention: the attention of its training; causal for autoregressive models, permutation for full
+            attention in which only a hidden position itself sees that position.
+        n_kv_heads: number of key/value heads, each shared by a group of query heads; 0 for ``n_heads``.
         qk_norm: whether queries and keys are normalised per head before the rotary encoding.
     """
 
@@ -50,12 +50,12 @@ class TransformerConfig:
 
 
 def parse_config(record: Mapping[str, Any], source: str = CONFIG) -> TransformerConfig:
-    """Return the checked shape that a ``config.json`` describes; unknown keys are ignored.
+    """Return the checked shape that a ``config.json`` describes.
 
     Raises:
-        ModelLoadError: names the file and the first value that cannot be.
+        ModelLoadError: names the file and the first invalid value.
     """
-    values, default = Values(record, source), TransformerConfig()
+    values, default = ConfigValues(record, source), TransformerConfig()
     if record.get("model_type") != MODEL_TYPE:
         raise values.error(f"model_type is {record.get('model_type')!r}, expected {MODEL_TYPE!r}")
     vocab_size = values.integer("vocab_size", default.vocab_size, low=2)
@@ -81,7 +81,7 @@ def parse_config(record: Mapping[str, Any], source: str = CONFIG) -> Transformer
     return config
 
 
-def _check(config: TransformerConfig, values: Values) -> None:
+def _check(config: TransformerConfig, values: ConfigValues) -> None:
     """Refuse values that do not fit together."""
     rules = {
         "width must be a multiple of n_heads": config.width % config.n_heads == 0,

@@ -1,8 +1,8 @@
-"""Model folders of our own transformer: ``config.json``, ``model.safetensors``, ``tokenizer.json``.
+"""Model folders of the small transformer: ``config.json``, ``model.safetensors``, ``tokenizer.json``.
 
-``orderlens train`` writes such folders, and the bundled models are two of them. ``read_folder`` gives the
-network, for training and evaluators; ``load_folder`` makes a decodable model of it. A matrix ``name`` may be
-stored as ``name`` (int8) and ``name.scale`` (float32, one per row); loading gives float32 again.
+``orderlens train`` writes such folders, and two are bundled. ``read_folder`` returns the network, for
+training and evaluators; ``load_folder`` returns a model that can be decoded. A matrix ``name`` may be stored
+as ``name`` (int8) and ``name.scale`` (float32, one per row); loading converts it to float32.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from orderlens.common.files import replacing, write_text
 from orderlens.errors import ModelLoadError, UnknownNameError, one_line
 from orderlens.models.engine.device import dtype_name, pick_device, pick_dtype
 from orderlens.models.files.configfile import CONFIG, read_json
+from orderlens.models.files.known_keys import parse_known
 from orderlens.models.files.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.models.options import LoadOptions
 from orderlens.models.small.config import MODEL_TYPE, TransformerConfig, parse_config
 from orderlens.models.small.model import TransformerModel
-from orderlens.models.small.network import Transformer, unfilled
+from orderlens.models.small.network import Transformer, meta_network
 
 WEIGHTS = "model.safetensors"
 BUNDLED = ("tiny", "tiny-ar")
 DTYPES = ("float32", "bfloat16")
 UNUSED_TOKENS = ("<|pad|>", "<|reserved|>")
-"""Tokens of our tokenizers that occur in no training window (ids 2 and 3): never content if revealed."""
+"""Tokens of our tokenizers that occur in no training window (ids 2 and 3); they do not count as content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def bundled_folder(name: str) -> Path:
 
 
 def load_folder(folder: Path, name: str, options: LoadOptions) -> TransformerModel:
-    """Load a folder as a model that can be decoded; small, so float32 is the default everywhere."""
+    """Load a folder as a model that can be decoded; the default dtype is float32 on every device."""
     loaded, dtype = read_folder(folder), pick_dtype(options.dtype, torch.float32, DTYPES)
     network = loaded.network.to(device=pick_device(options.device), dtype=dtype)
     digest = loaded.digest if dtype == torch.float32 else f"{loaded.digest}-{dtype_name(dtype)}"
@@ -64,14 +65,15 @@ def load_folder(folder: Path, name: str, options: LoadOptions) -> TransformerMod
 
 
 def read_folder(folder: Path) -> LoadedModel:
-    """Read a folder; everything is checked against its headers before a weight is read."""
+    """Read a folder; all headers are checked before any weight is read."""
     config = read_config(folder)
     tokenizer = FastTokenizer.from_file(folder / TOKENIZER)
     if tokenizer.vocab_size > config.vocab_size:
         raise ModelLoadError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size}"
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model has {config.vocab_size}; "
+            "tokenizer.json belongs to another model"
         )
-    network = unfilled(config)
+    network = meta_network(config)
     check_header(folder / WEIGHTS, {name: tuple(part.shape) for name, part in network.state_dict().items()})
     network.load_state_dict(load_weights(folder / WEIGHTS), assign=True)
     network.requires_grad_(False).eval()
@@ -82,7 +84,7 @@ def read_folder(folder: Path) -> LoadedModel:
 def read_config(folder: Path) -> TransformerConfig:
     """Read the shape of the model in ``folder``."""
     path = folder / CONFIG
-    return parse_config(read_json(path), str(path))
+    return parse_known(lambda values: parse_config(values, str(path)), read_json(path))
 
 
 def save_folder(
@@ -93,7 +95,7 @@ def save_folder(
     int8: bool = True,
     notes: dict[str, Any] | None = None,
 ) -> None:
-    """Write a model folder; ``notes`` (plain data) are kept in ``config.json`` for the reader."""
+    """Write a model folder; ``notes`` (plain data) are stored in ``config.json``."""
     record = {"model_type": MODEL_TYPE, **asdict(network.config), "notes": notes or {}}
     with replacing(folder / WEIGHTS) as fresh:
         save_weights(fresh, network.state_dict(), int8=int8)
@@ -121,7 +123,7 @@ def dequantise(values_RC: Tensor, scale_R: Tensor) -> Tensor:
 
 
 def quantised_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the stored form of a state: matrices as int8 with scales, the rest float32."""
+    """Return the stored form of a state dict: matrices as int8 with scales, the rest as float32."""
     stored: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if tensor.ndim == 2:
@@ -132,7 +134,7 @@ def quantised_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def dequantised_state(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Undo ``quantised_state``; states that hold no scales come back as float32."""
+    """Undo ``quantised_state``; tensors without scales are converted to float32."""
     state = {}
     for name, tensor in stored.items():
         if name.endswith(SCALE):
@@ -152,10 +154,10 @@ def save_weights(path: Path, state: Mapping[str, Tensor], *, int8: bool = True) 
 
 
 def check_header(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> None:
-    """Compare names, shapes and types in a file's header with the tensors a network wants.
+    """Compare names, shapes and types in a file's header with the tensors of a network.
 
     Raises:
-        ModelLoadError: the file is missing or broken, or the first tensor that does not fit is named.
+        ModelLoadError: the file is missing or broken, or a tensor does not match (the first one is named).
     """
     found = _header(path)
     scales = {name + SCALE: (shape[0],) for name, shape in wanted.items() if len(shape) == 2}

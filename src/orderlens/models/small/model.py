@@ -1,7 +1,7 @@
-"""The bundled transformer as a Model: plain forwards for inspection, cached sessions for decoding.
+"""The Model protocol for the small transformer: plain forwards for inspection, cached sessions for decoding.
 
-Block-causal networks keep keys and values of finished blocks, so a state costs one window. Full-attention
-networks (the same layers without the block mask) keep nothing and see whole canvases.
+Block-causal networks cache keys and values of finished blocks, so a state costs one window. Full-attention
+networks (the same layers without the block mask) cache nothing and see whole canvases.
 
 Shape letters: B batch, T tokens, L sequence length, V vocabulary, C width.
 """
@@ -20,13 +20,13 @@ from orderlens.errors import UserInputError
 from orderlens.models.engine.device import pick_dtype
 from orderlens.models.engine.weights import tensors_digest
 from orderlens.models.files.chat import ChatTemplate
-from orderlens.models.protocol import Anchor, FloatArray, Tokenizer, token_ids
+from orderlens.models.protocol import Anchor, FloatArray, Tokenizer, model_repr, token_ids
 from orderlens.models.small.network import (
     Transformer,
     attention,
     block_causal_mask,
-    lay_out_for_products,
     revealed_mask,
+    store_column_major,
 )
 from orderlens.models.small.session import TransformerSession
 
@@ -50,17 +50,19 @@ class TransformerModel:
         block_size: int | None = None,
     ) -> None:
         if network.config.attention == "causal":
-            raise UserInputError(f"{name} is autoregressive: it has no reveal orders; use it as an evaluator")
+            raise UserInputError(
+                f"{name} is autoregressive, so it has no reveal orders; give it to --evaluator instead"
+            )
         self.network = network.eval().requires_grad_(False)
         if self.device.type == "cpu":
-            lay_out_for_products(network)
+            store_column_major(network)
         self.tokenizer = tokenizer
         self.name, self.special_ids = name, special_ids
         self.digest = tensors_digest(network.state_dict(), network.config) if digest is None else digest
         self.block_size = network.config.block_size if block_size is None else block_size
         if not 1 <= self.block_size <= network.config.max_positions:
             raise UserInputError(
-                f"block_size={block_size} must lie between 1 and {network.config.max_positions}"
+                f"block_size={block_size} must be between 1 and {network.config.max_positions}"
             )
         self.permuted = network.config.attention == "permutation"
         self.attention: Literal["block-causal", "full"] = (
@@ -71,6 +73,9 @@ class TransformerModel:
         self.eos_ids = eos_ids or frozenset({network.config.eos_id})
         self.chat = chat
         self.max_positions = network.config.max_positions
+
+    def __repr__(self) -> str:
+        return model_repr(self)
 
     @property
     def device(self) -> torch.device:

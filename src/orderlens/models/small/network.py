@@ -1,9 +1,9 @@
-"""The small transformer behind ``tiny`` and ``smol``: RMSNorm, RoPE, SwiGLU, tied embeddings.
+"""The small transformer of ``tiny`` and ``smol``: RMSNorm, RoPE, SwiGLU, tied embeddings.
 
 QK-norm (``tiny``) and grouped keys and values (``smol``) are options of the shape.
 
-The network does not know what it may attend to: every layer hands its queries, keys and values to an
-``attend`` callable. Training, the cached decoder and the plain reference differ only in that callable.
+The caller defines attention: every layer passes its queries, keys and values to an ``attend`` callable.
+Training, the cached decoder and the plain reference differ only in that callable.
 
 Shape letters: B batch, T tokens, H query heads, K key/value heads, D head width, C model width.
 """
@@ -19,7 +19,13 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from orderlens.models.engine.layer_parts import normalised, product, rotary_at, rotate, runs_plain
+from orderlens.models.engine.layer_parts import (
+    fused_rms_norm,
+    is_cpu_inference,
+    packed_linear,
+    rotary_at,
+    rotate,
+)
 from orderlens.models.small.config import TransformerConfig
 
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -31,54 +37,54 @@ def attention(
 ) -> Tensor:
     """Return plain attention [B, H, T, D]; query head h reads key/value head h // (H / K).
 
-    Where all queries of a sequence see the same keys, a group's queries are laid side by side on their one
-    key head, so that nothing is copied; otherwise keys and values are repeated.
+    If all queries of a sequence see the same keys, a group's queries are concatenated for their shared key
+    head, so that nothing is copied; otherwise keys and values are repeated.
     """
     group = q_BHTD.shape[1] // k_BKLD.shape[1]
     if group == 1:
         return scaled_dot_product_attention(q_BHTD, k_BKLD, v_BKLD, attn_mask=mask, is_causal=causal)
     if not causal and (mask is None or mask.shape[-2] == 1):
         batch, kv_heads, _, width = k_BKLD.shape
-        side_by_side = q_BHTD.reshape(batch, kv_heads, -1, width)
-        o = scaled_dot_product_attention(side_by_side, k_BKLD, v_BKLD, attn_mask=mask)
+        grouped = q_BHTD.reshape(batch, kv_heads, -1, width)
+        o = scaled_dot_product_attention(grouped, k_BKLD, v_BKLD, attn_mask=mask)
         return o.reshape(q_BHTD.shape)
     k, v = (x.repeat_interleave(group, dim=1) for x in (k_BKLD, v_BKLD))
     return scaled_dot_product_attention(q_BHTD, k, v, attn_mask=mask, is_causal=causal)
 
 
 def causal_attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attend from left to right."""
+    """Apply causal attention."""
     return attention(q, k, v, causal=True)
 
 
 class Norm(nn.RMSNorm):
-    """RMSNorm; in inference on the CPU with two passes over the numbers instead of torch's six."""
+    """RMSNorm; in inference on the CPU with two passes over memory instead of torch's six."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised numbers, same shape as ``x``."""
-        return normalised(x, self.weight, self.eps or 0.0) if runs_plain(x) else super().forward(x)
+        return fused_rms_norm(x, self.weight, self.eps or 0.0) if is_cpu_inference(x) else super().forward(x)
 
 
 class Linear(nn.Linear):
-    """A linear layer without bias that can add to its result."""
+    """A linear layer without bias that can add a residual to its result."""
 
     def __init__(self, width: int, out_width: int) -> None:
         super().__init__(width, out_width, bias=False)
 
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """Return x @ weightᵀ, added to ``plus`` where it is given."""
+        """Return x @ weightᵀ, plus ``plus`` if it is not None."""
         if plus is None:
-            return product(x, self.weight)
-        if not runs_plain(x):
-            return plus + product(x, self.weight)
+            return packed_linear(x, self.weight)
+        if not is_cpu_inference(x):
+            return plus + packed_linear(x, self.weight)
         return torch.addmm(plus.flatten(0, -2), x.flatten(0, -2), self.weight.T).view(plus.shape)
 
 
-class Stacked(Linear):
-    """Several linear maps of one input as one product.
+class StackedLinear(Linear):
+    """Several linear maps of one input, computed as one product.
 
     Attributes:
-        sizes: rows of the weight that belong to each map, from the top.
+        sizes: number of rows of the weight for each map, from the top.
     """
 
     def __init__(self, width: int, sizes: tuple[int, ...]) -> None:
@@ -94,7 +100,7 @@ class SelfAttention(nn.Module):
         self.index = index
         self.n_heads, self.kv_heads, self.head_width = config.n_heads, config.kv_heads, config.head_width
         kv_width = config.kv_heads * config.head_width
-        self.qkv = Stacked(config.width, (config.width, kv_width, kv_width))
+        self.qkv = StackedLinear(config.width, (config.width, kv_width, kv_width))
         self.out = Linear(config.width, config.width)
         self.q_norm, self.k_norm = (
             Norm(config.head_width, eps=config.norm_eps) if config.qk_norm else nn.Identity()
@@ -104,28 +110,28 @@ class SelfAttention(nn.Module):
     def forward(
         self, x_BTC: Tensor, cos: Tensor, sin: Tensor, attend: Attend, plus_BTC: Tensor | None = None
     ) -> Tensor:
-        """Return the attention output [B, T, C], added to ``plus_BTC`` where it is given."""
+        """Return the attention output [B, T, C], plus ``plus_BTC`` if it is not None."""
         o_BHTD = attend(self.index, *self.heads(x_BTC, cos, sin))
         return torch.as_tensor(self.out(o_BHTD.transpose(1, 2).flatten(2), plus_BTC))
 
     def heads(self, x_BTC: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries [B, H, T, D], keys and values [B, K, T, D], normalised and turned."""
+        """Return queries [B, H, T, D], keys and values [B, K, T, D], normalised and rotated."""
         fused_BTND = self.qkv(x_BTC).unflatten(2, (-1, self.head_width))
-        turning = self.n_heads + self.kv_heads
-        both_BTND = self.normalised(fused_BTND[:, :, :turning])
+        n_rotated = self.n_heads + self.kv_heads
+        both_BTND = self.norm_heads(fused_BTND[:, :, :n_rotated])
         both_BTND = rotate(both_BTND, cos.transpose(1, 2), sin.transpose(1, 2))
         q, k = both_BTND.transpose(1, 2).split_with_sizes((self.n_heads, self.kv_heads), dim=1)
-        return q, k, fused_BTND[:, :, turning:].transpose(1, 2)
+        return q, k, fused_BTND[:, :, n_rotated:].transpose(1, 2)
 
-    def normalised(self, both_BTND: Tensor) -> Tensor:
-        """Return queries and keys, which lie behind them, after their norms."""
+    def norm_heads(self, both_BTND: Tensor) -> Tensor:
+        """Normalise queries and keys (queries first, then keys)."""
         if not isinstance(self.q_norm, Norm) or not isinstance(self.k_norm, Norm):
             return both_BTND
-        if not runs_plain(both_BTND):
+        if not is_cpu_inference(both_BTND):
             q, k = both_BTND.split_with_sizes((self.n_heads, self.kv_heads), dim=2)
             return torch.cat((self.q_norm(q), self.k_norm(k)), dim=2)
-        each = (self.q_norm.weight.expand(self.n_heads, -1), self.k_norm.weight.expand(self.kv_heads, -1))
-        return normalised(both_BTND, torch.cat(each), self.q_norm.eps or 0.0)
+        weights = (self.q_norm.weight.expand(self.n_heads, -1), self.k_norm.weight.expand(self.kv_heads, -1))
+        return fused_rms_norm(both_BTND, torch.cat(weights), self.q_norm.eps or 0.0)
 
 
 class FeedForward(nn.Module):
@@ -133,11 +139,11 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.gate_up = Stacked(config.width, (config.ffn_width, config.ffn_width))
+        self.gate_up = StackedLinear(config.width, (config.ffn_width, config.ffn_width))
         self.down = Linear(config.ffn_width, config.width)
 
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """Return the transformed activations, same shape as ``x``, added to ``plus`` where it is given."""
+        """Return the transformed activations in the shape of ``x``, plus ``plus`` if it is not None."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         gate = functional.silu(gate)
         return torch.as_tensor(self.down(gate * up if torch.is_grad_enabled() else gate.mul_(up), plus))
@@ -180,30 +186,30 @@ class Transformer(nn.Module):
 
 
 class _NoInitialValues(TorchFunctionMode):
-    """Leaves out what modules do to fill themselves."""
+    """Skips the initialisation of module weights."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
+        kwargs = kwargs or {}
         if getattr(func, "__module__", None) == "torch.nn.init":
-            return given["tensor"] if "tensor" in given else args[0]
-        return func(*args, **given)
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
 
 
-def unfilled(config: TransformerConfig) -> Transformer:
-    """Return a network of shapes only, to be given its weights: neither memory nor random numbers are used.
+def meta_network(config: TransformerConfig) -> Transformer:
+    """Return a network on the meta device, without weights; it uses no memory and no random numbers.
 
-    Drawing no numbers on the meta device, torch would import its compiler, which takes seconds.
+    Initialisation is skipped because on the meta device torch would import its compiler, which takes seconds.
     """
     with torch.device("meta"), _NoInitialValues():
         return Transformer(config)
 
 
-def lay_out_for_products(network: nn.Module) -> None:
-    """Store the matrices of all linear layers column by column; shapes and values stay.
+def store_column_major(network: nn.Module) -> None:
+    """Store the matrices of all linear layers in column-major order; shapes and values do not change.
 
-    MKL's products with few rows are 5 to 15 % faster that way.
+    MKL's products with few rows are 5 to 15 % faster in this order.
     """
     for module in network.modules():
         if isinstance(module, nn.Linear) and module.weight.is_contiguous():
@@ -211,7 +217,7 @@ def lay_out_for_products(network: nn.Module) -> None:
 
 
 def revealed_mask(hidden_BT: Tensor) -> Tensor:
-    """Return [B, 1, T, T] booleans: every position sees itself and all that are not hidden."""
+    """Return [B, 1, T, T] booleans: every position sees itself and all visible positions."""
     own_TT = torch.eye(hidden_BT.shape[1], dtype=torch.bool, device=hidden_BT.device)
     return ~hidden_BT[:, None, None, :] | own_TT
 
@@ -221,7 +227,8 @@ def block_causal_mask(
 ) -> Tensor:
     """Return [length, length] booleans: True where the row's position may see the column's.
 
-    Blocks start at ``offset`` (the part before it is a block of its own) and see themselves and all before.
+    Blocks start at ``offset`` (the positions before it form one block). A block sees itself and all earlier
+    ones.
     """
     block = torch.div(torch.arange(length, device=device) - offset, block_size, rounding_mode="floor")
     return block[:, None] >= block[None, :]

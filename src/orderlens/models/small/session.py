@@ -1,6 +1,6 @@
-"""The Session protocol of our own transformer: a key cache, and forwards in batches of a fitting size.
+"""The Session protocol for the small transformer: a key cache, and forwards in batches of a suitable size.
 
-Forwards over cached prefixes run by the network's own modules: any device, dtype and attention.
+Forwards over cached prefixes use the network's modules, so they run on any device, dtype and attention.
 
 Shape letters: S slots, N states or windows, W window, L cached positions, R rows, Q rows of a window, H
 heads, K key/value heads, D head width, C width.
@@ -21,13 +21,13 @@ from orderlens.models.engine.layer_parts import rotary_at, rotate
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 from orderlens.models.small.network import Layer, Transformer, attention, block_causal_mask, revealed_mask
 
-STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
-"""Windows of 32 tokens per forward: they fill the device and stay in its cache (CPU) or memory (GPU)."""
+WINDOWS_PER_FORWARD = {"cpu": 32, "cuda": 2048}
+"""Windows of 32 tokens per forward: they fill the device and fit in its cache (CPU) or memory (GPU)."""
 
 
 RARE_STARTS = {"cpu": 8, "cuda": 512}
-"""Fewer windows than this with one prefix length are batched with others, under a mask: on a GPU one large
-masked forward is faster than many small ones."""
+"""If fewer windows than this share a prefix length, they are batched with others under a mask: on a GPU one
+large masked forward is faster than many small ones."""
 
 
 class TransformerSession:
@@ -47,7 +47,10 @@ class TransformerSession:
             return
         lengths_S = np.array([len(prefix) for prefix in prefixes], np.int64)
         self._cache = self._empty(lengths_S)
-        by_length, size = np.argsort(-lengths_S, kind="stable"), self._at_once(int(lengths_S.max(initial=1)))
+        by_length, size = (
+            np.argsort(-lengths_S, kind="stable"),
+            self._windows_per_forward(int(lengths_S.max(initial=1))),
+        )
         for low in range(0, len(by_length), size):
             members = by_length[low : low + size]
             self._prefill_some([prefixes[i] for i in members], [grid_offsets[i] for i in members], members)
@@ -102,8 +105,8 @@ class TransformerSession:
         return HiddenRows(hidden_RC, self._weight, (config.mask_id,), config.vocab_size)
 
     def _batches(self, starts_N: IntArray, width: int) -> Iterator[IntArray]:
-        """Yield windows of one prefix length together, so that they need no mask; mix only the rare ones."""
-        order, at_once = np.argsort(starts_N, kind="stable"), self._at_once(width)
+        """Yield batches of windows with one prefix length, which need no mask; mix only rare lengths."""
+        order, at_once = np.argsort(starts_N, kind="stable"), self._windows_per_forward(width)
         groups = np.split(order, np.flatnonzero(np.diff(starts_N[order])) + 1)
         few = RARE_STARTS.get(self._device.type, 8)
         rare = [group for group in groups if len(group) < few]
@@ -120,8 +123,8 @@ class TransformerSession:
         config = self._network.config
         return KeyCache(lengths_S, config.n_layers, config.kv_heads, config.head_width, self._weight)
 
-    def _at_once(self, width: int) -> int:
-        return max(1, STATES_AT_ONCE.get(self._device.type, 32) * 32 // max(width, 1))
+    def _windows_per_forward(self, width: int) -> int:
+        return max(1, WINDOWS_PER_FORWARD.get(self._device.type, 32) * 32 // max(width, 1))
 
 
 class KeyCache:
@@ -142,7 +145,7 @@ class KeyCache:
         self.values = [like.new_zeros(shape) for _ in range(n_layers)]
 
     def reserve(self, length: int, most: int) -> None:
-        """Make room for ``length`` positions: by doubling, to at most ``most`` or what is needed."""
+        """Reserve ``length`` positions; the size doubles, limited to ``most`` unless more are needed."""
         have = self.keys[0].shape[2]
         if have >= length:
             return
@@ -151,10 +154,9 @@ class KeyCache:
         self.values = [torch.nn.functional.pad(values, pad) for values in self.values]
 
     def append(self, slots_N: IntArray, new: Sequence[tuple[Tensor, Tensor]], most: int) -> None:
-        """Write each layer's window keys and values [N, K, W, D] behind what ``slots_N`` hold.
+        """Write each layer's window keys and values [N, K, W, D] after the cached positions of ``slots_N``.
 
-        The slots' lengths stay as they are until ``lengthen``, so that a forward which fails leaves the cache
-        usable.
+        The slots' lengths change only in ``lengthen``, so that a failed forward leaves the cache usable.
         """
         width = new[0][0].shape[2]
         self.reserve(int((self.lengths_S[slots_N] + width).max()), most)
@@ -166,11 +168,11 @@ class KeyCache:
             self.values[layer][slot_N1, :, place_NW] = v_NKWD.transpose(1, 2)
 
     def lengthen(self, slots_N: IntArray, width: int) -> None:
-        """Count what was appended."""
+        """Add the appended positions to the slots' lengths."""
         self.lengths_S[slots_N] += width
 
     def keep(self, slots: IntArray) -> None:
-        """Keep (or repeat) the given slots, renumbered in this order."""
+        """Keep (or repeat) these slots, renumbered in this order."""
         index = torch.as_tensor(slots, device=self.keys[0].device)
         longest = int(self.lengths_S[slots].max(initial=0))
         self.keys = [keys[index, :, :longest] for keys in self.keys]
@@ -190,7 +192,7 @@ class CachedWindows:
 
 def window_keys(network: Transformer, windows: CachedWindows) -> list[tuple[Tensor, Tensor]]:
     """Return each layer's keys and values [N, K, W, D] of the windows."""
-    prefix = _Prefix(network, windows)
+    prefix = _CachedPrefix(network, windows)
     new: list[tuple[Tensor, Tensor]] = []
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -206,9 +208,9 @@ def window_rows(
 ) -> Tensor:
     """Return hidden states [R, C] of some rows, by window (ascending) and offset in it.
 
-    They are normalised for the output matrix. The last layer is computed for these rows alone.
+    They are normalised for the output matrix. The last layer is computed for these rows only.
     """
-    prefix, config = _Prefix(network, windows), network.config
+    prefix, config = _CachedPrefix(network, windows), network.config
     rotary = rotary_at(prefix.positions_NW, config.head_width, config.rope_theta)
     tokens = prefix.tensor(windows.tokens_NW)
     if config.attention == "permutation":
@@ -223,53 +225,53 @@ def window_rows(
     return _last_layer_rows(network, x_NWC, rotary, prefix, prefix.tensor(offset_NQ)[..., None], rows)
 
 
-class _Prefix:
-    """The cached prefixes of a batch of windows: what they attend to besides themselves."""
+class _CachedPrefix:
+    """The cached prefixes of a batch of windows, and attention to them."""
 
     def __init__(self, network: Transformer, windows: CachedWindows) -> None:
         starts, slots, width = windows.starts_N, windows.slots_N, windows.tokens_NW.shape[1]
         self._cache, self._device = windows.cache, network.embedding.weight.device
-        self.longest = int(starts.max(initial=0))  # 0 where nothing is cached: windows are whole canvases
-        starts_N, alike = self.tensor(starts), bool((starts == self.longest).all())
-        different_N = starts_N[:1] if alike else starts_N
+        self.longest = int(starts.max(initial=0))  # 0 if nothing is cached: windows are whole canvases
+        starts_N, same_start = self.tensor(starts), bool((starts == self.longest).all())
+        different_N = starts_N[:1] if same_start else starts_N
         self.positions_NW = different_N[:, None] + torch.arange(width, device=self._device)
         self.mask: Tensor | None = None
-        if self.longest and not alike:
+        if self.longest and not same_start:
             cached_NL = torch.arange(self.longest, device=self._device) < starts_N[:, None]
             own_NW = torch.ones((len(starts), width), dtype=torch.bool, device=self._device)
             self.mask = torch.cat([cached_NL, own_NW], dim=1)[:, None, None]
         at_end = bool(self.longest) and bool((windows.cache.lengths_S[slots] == self.longest).all())
-        self._inside = alike and at_end and bool((np.diff(slots) == 1).all())
+        self._in_place = same_start and at_end and bool((np.diff(slots) == 1).all())
         self._slots = slice(int(slots[0]), int(slots[0]) + len(slots))
         self._index, self._room = self.tensor(slots), self.longest + width
         self._copies: list[Tensor] = []
-        if self._inside:
+        if self._in_place:
             self._cache.reserve(self._room, network.config.max_positions)
 
     def tensor(self, values: IntArray) -> Tensor:
-        """Return the numbers where the network is."""
+        """Return the numbers on the network's device."""
         return torch.as_tensor(values, device=self._device)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend from the windows to their prefixes and themselves."""
-        return attention(q, *self.extended(layer, k, v), self.mask)
+        return attention(q, *self.with_prefix(layer, k, v), self.mask)
 
     def mask_at(self, pick_NQ1: Tensor) -> Tensor | None:
-        """Return the mask of some queries of each window, given by their offsets."""
+        """Return the mask of some queries of each window, selected by their offsets."""
         if self.mask is None or self.mask.shape[-2] == 1:
             return self.mask
         return self.mask[:, 0].gather(1, pick_NQ1.expand(-1, -1, self.mask.shape[-1]))[:, None]
 
-    def extended(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values of prefix and window, [N, K, L + W, D]; valid until the next layer's.
+    def with_prefix(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values of prefix and window, [N, K, L + W, D]; valid until the next call.
 
-        Windows of neighbouring slots that go on where these end are written behind them, into the cache: it
-        has nothing there yet. Others, say many windows over one prefix, get copies of it.
+        Windows of neighbouring slots that start at the end of their slots are written into the unused part of
+        the cache. For other windows the prefix is copied.
         """
         if not self.longest:
             return k, v
         cached = (self._cache.keys[layer], self._cache.values[layer])
-        if self._inside:
+        if self._in_place:
             both = [part[self._slots, :, : self._room] for part in cached]
         else:
             shape = (len(k), k.shape[1], self._room, k.shape[3])
@@ -285,11 +287,11 @@ def _last_layer_rows(
     network: Transformer,
     x_NWC: Tensor,
     rotary: tuple[Tensor, Tensor],
-    prefix: _Prefix,
+    prefix: _CachedPrefix,
     pick_NQ1: Tensor,
     rows: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Run the last layer with all keys but only the picked queries; return its outputs at ``rows``."""
+    """Run the last layer with all keys but only the selected queries; return its outputs at ``rows``."""
     layer = cast(Layer, network.layers[-1])
     own = layer.attention
     normed_NWC = layer.attention_norm(x_NWC)
@@ -304,7 +306,7 @@ def _last_layer_rows(
         table.expand(n, 1, w, -1).gather(2, pick_NQ1[:, None].expand(-1, 1, -1, d // 2)) for table in rotary
     )
     q = rotate(own.q_norm(q), cos, sin)
-    o_NHQD = attention(q, *prefix.extended(own.index, k, v), prefix.mask_at(pick_NQ1))
+    o_NHQD = attention(q, *prefix.with_prefix(own.index, k, v), prefix.mask_at(pick_NQ1))
     out_NQC = own.out(o_NHQD.transpose(1, 2).reshape(n, -1, c))
     x_RC = x_NWC.gather(1, pick_NQ1.expand(-1, -1, c))[rows] + out_NQC[rows]
     return torch.as_tensor(network.final_norm(layer.ffn(layer.ffn_norm(x_RC), x_RC)))

@@ -1,9 +1,9 @@
-"""The adapter: low-rank updates of every matrix, new norms and a vector for the mask, on disk and merged.
+"""The adapter: low-rank updates of every matrix, new norms and an embedding of the mask; loads and merges it.
 
 A matrix W [R, C] of the base becomes W + scale · up @ down with ``up`` [R, rank] and ``down`` [rank, C].
-Matrices that our network stores fused (queries, keys, values; gate, up) have an update each. On disk an
-adapter is a folder: ``adapter.json`` and safetensors shards (matrices in bfloat16). Knows nothing
-of training.
+Matrices that our network stores fused (queries, keys, values; gate, up) have separate updates. On disk an
+adapter is a folder: ``adapter.json`` and safetensors shards (matrices in bfloat16). Does not depend on
+training.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UP, DOWN, MASK = ".up", ".down", "mask"
 
 @dataclass(frozen=True, slots=True)
 class AdapterSettings:
-    """What the adapter's tensors mean: their rank and scale, the block it was trained on, the mask's id."""
+    """Settings of an adapter: rank, scale, block size of its training, mask id."""
 
     rank: int = 64
     scale: float = 1.0
@@ -45,8 +45,8 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One matrix of the base: rows ``first`` to ``last`` of the parameter ``weight``."""
+class AdaptedMatrix:
+    """A matrix of the base that gets an update: rows ``first`` to ``last`` of the parameter ``weight``."""
 
     name: str
     weight: str
@@ -54,7 +54,7 @@ class Piece:
     last: int
 
 
-def pieces(config: TransformerConfig) -> Iterator[Piece]:
+def adapted_matrices(config: TransformerConfig) -> Iterator[AdaptedMatrix]:
     """Yield every matrix that gets an update."""
     q, kv = config.n_heads * config.head_width, config.kv_heads * config.head_width
     cuts = {
@@ -67,7 +67,9 @@ def pieces(config: TransformerConfig) -> Iterator[Piece]:
         for module, parts in cuts.items():
             first = 0
             for name, rows in parts:
-                yield Piece(f"layers.{index}.{name}", f"layers.{index}.{module}.weight", first, first + rows)
+                yield AdaptedMatrix(
+                    f"layers.{index}.{name}", f"layers.{index}.{module}.weight", first, first + rows
+                )
                 first += rows
 
 
@@ -80,7 +82,7 @@ def norm_names(network: Transformer) -> list[str]:
 def merge(network: Transformer, state: Mapping[str, Tensor], settings: AdapterSettings) -> None:
     """Add the adapter to the network's weights, in place."""
     weights = network.state_dict()
-    for piece in pieces(network.config):
+    for piece in adapted_matrices(network.config):
         update = state[piece.name + UP].float() @ state[piece.name + DOWN].float()
         weights[piece.weight][piece.first : piece.last] += settings.scale * update
     for name in norm_names(network):
@@ -89,9 +91,9 @@ def merge(network: Transformer, state: Mapping[str, Tensor], settings: AdapterSe
 
 
 def wanted_shapes(config: TransformerConfig, rank: int, norms: list[str]) -> dict[str, tuple[int, ...]]:
-    """Return name to shape of every tensor of an adapter for a network of this shape."""
+    """Return the shape of every tensor, by name, of an adapter for a network of this shape."""
     shapes: dict[str, tuple[int, ...]] = {MASK: (config.width,)}
-    for piece in pieces(config):
+    for piece in adapted_matrices(config):
         columns = config.ffn_width if piece.name.endswith("ffn.down") else config.width
         shapes[piece.name + UP] = (piece.last - piece.first, rank)
         shapes[piece.name + DOWN] = (rank, columns)
@@ -105,18 +107,18 @@ def load_adapter(folder: Path) -> Adapter:
 
     record_file = folder / SETTINGS
     if not record_file.is_file():
-        raise ModelLoadError(f"{folder}: no {SETTINGS}; not an adapter folder")
+        raise ModelLoadError(f"{folder}: not an adapter folder, {SETTINGS} is missing")
     try:
         record = json.loads(record_file.read_text(encoding="utf-8"))
         known = {field.name for field in fields(AdapterSettings)}
         settings = AdapterSettings(**{key: value for key, value in record.items() if key in known})
         paths = [folder / SHARDS.replace("*", str(index)) for index in range(record["shards"])]
     except (AttributeError, ValueError, KeyError, TypeError) as error:
-        raise ModelLoadError(f"{record_file}: not an adapter's record ({type(error).__name__})") from None
+        raise ModelLoadError(f"{record_file}: not valid adapter settings ({type(error).__name__})") from None
     state: dict[str, Tensor] = {}
     for path in paths:
         if not path.is_file():
-            raise ModelLoadError(f"{path}: this shard of the adapter is missing")
+            raise ModelLoadError(f"{path}: this shard of the adapter is missing; copy the whole folder")
         try:
             state |= load_file(str(path))
         except SafetensorError as error:
@@ -126,7 +128,7 @@ def load_adapter(folder: Path) -> Adapter:
 
 
 def check_adapter(adapter: Adapter, network: Transformer, where: Path) -> None:
-    """Refuse an adapter that was made for a network of another shape."""
+    """Refuse an adapter that belongs to a network of another shape."""
     wanted = wanted_shapes(network.config, adapter.settings.rank, norm_names(network))
     found = {name: tuple(tensor.shape) for name, tensor in adapter.state.items()}
     wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))

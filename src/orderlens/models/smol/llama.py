@@ -1,7 +1,7 @@
 """From a GGUF file of the ``llama`` architecture to our transformer, its tokenizer and its chat template.
 
-The file keeps rotary pairs side by side; our rotary encoding pairs the two halves of a head, so the rows of
-queries and keys are put back in that order. Knows nothing of adapters, masks or where the file comes from.
+The file stores rotary pairs next to each other; our rotary encoding pairs the two halves of a head, so the
+rows of queries and keys are reordered. Does not depend on adapters, masks or the origin of the file.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 from orderlens.errors import MissingPackageError, ModelLoadError, one_line
 from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.config import TransformerConfig
-from orderlens.models.small.network import Transformer, unfilled
+from orderlens.models.small.network import Transformer, meta_network
 
 FloatArray = NDArray[np.float32]
 CONTROL = 3
-"""The token type of names that stand for no text."""
+"""The token type of control tokens, which have no text."""
 
 
 class GgufFile:
-    """A GGUF file, read by the package ``gguf``; tensors are read from a memory map when asked for.
+    """A GGUF file, read by the package ``gguf``; tensors are read from a memory map on request.
 
     Attributes:
         metadata: the key/value pairs as plain Python values.
@@ -51,7 +51,7 @@ class GgufFile:
 
         found = self._tensors.get(name)
         if found is None:
-            raise ModelLoadError(f"{self.path}: it has no tensor '{name}'")
+            raise ModelLoadError(f"{self.path}: the tensor '{name}' is missing; fetch the file again")
         return np.array(dequantize(found.data, found.tensor_type), np.float32)
 
 
@@ -62,7 +62,7 @@ def _open(path: Path) -> Any:
         raise MissingPackageError("smol needs gguf; pip install 'orderlens[torch]'") from error
 
     class Reader(GGUFReader):  # type: ignore[misc]
-        """Takes slices of a plain array: those of a memory map cost three times as much."""
+        """Slices a plain array instead of a memory map, whose slices take three times as long."""
 
         @property
         def data(self) -> NDArray[np.uint8]:
@@ -78,7 +78,7 @@ def _open(path: Path) -> Any:
 def read_shape(
     metadata: Mapping[str, Any], attention: Literal["block-causal", "causal"], **ids: int
 ) -> TransformerConfig:
-    """Return the network's shape; ``ids`` are the settings that the file does not know (mask, block …)."""
+    """Return the network's shape; ``ids`` are settings that the file does not contain (mask, block …)."""
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise ModelLoadError(f"the GGUF file holds a '{architecture}' model; expected 'llama'")
@@ -98,12 +98,12 @@ def read_shape(
             **ids,
         )
     except KeyError as error:
-        raise ModelLoadError(f"the GGUF file does not say {error}") from None
+        raise ModelLoadError(f"the GGUF file lacks the key {error}") from None
 
 
 def read_network(file: GgufFile, config: TransformerConfig) -> Transformer:
     """Return the float32 network on the CPU."""
-    network = unfilled(config)
+    network = meta_network(config)
     state = network_state(file, config)
     wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     wrong = [name for name in wanted if tuple(state[name].shape) != wanted[name]]
@@ -123,8 +123,8 @@ def network_state(file: GgufFile, config: TransformerConfig) -> dict[str, Tensor
     }
     for index in range(config.n_layers):
         theirs, ours = f"blk.{index}.", f"layers.{index}."
-        q = halves(file.tensor(f"{theirs}attn_q.weight"), config.n_heads)
-        k = halves(file.tensor(f"{theirs}attn_k.weight"), config.kv_heads)
+        q = pairs_to_halves(file.tensor(f"{theirs}attn_q.weight"), config.n_heads)
+        k = pairs_to_halves(file.tensor(f"{theirs}attn_k.weight"), config.kv_heads)
         v = file.tensor(f"{theirs}attn_v.weight")
         gate, up = (file.tensor(f"{theirs}ffn_{name}.weight") for name in ("gate", "up"))
         state |= {
@@ -138,7 +138,7 @@ def network_state(file: GgufFile, config: TransformerConfig) -> dict[str, Tensor
     return {name: torch.from_numpy(array) for name, array in state.items()}
 
 
-def halves(weight_RC: FloatArray, heads: int) -> FloatArray:
+def pairs_to_halves(weight_RC: FloatArray, heads: int) -> FloatArray:
     """Reorder each head's rows from pairs (a0 b0 a1 b1 …) to halves (a0 a1 … b0 b1 …)."""
     rows, width = weight_RC.shape
     pairs = weight_RC.reshape(heads, rows // heads // 2, 2, width)
@@ -146,14 +146,14 @@ def halves(weight_RC: FloatArray, heads: int) -> FloatArray:
 
 
 def read_tokenizer(metadata: Mapping[str, Any]) -> FastTokenizer:
-    """Return the file's byte-level BPE; digits stand alone before the usual split into words."""
+    """Return the file's byte-level BPE; digits are split off before the usual split into words."""
     try:
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     except ImportError as error:
         raise MissingPackageError("this model needs tokenizers; pip install 'orderlens[torch]'") from error
     kind = (metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre"))
     if kind != ("gpt2", "smollm"):
-        raise ModelLoadError(f"the GGUF file's tokenizer is {kind}; readable is ('gpt2', 'smollm')")
+        raise ModelLoadError(f"the GGUF file's tokenizer is {kind}; supported is ('gpt2', 'smollm')")
     tokens = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(pair.split(" ")) for pair in metadata["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, merges))

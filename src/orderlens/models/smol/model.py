@@ -1,8 +1,8 @@
 """``smol`` for ``load_model`` (base and adapter, order-agnostic) and ``smol-ar`` (the original).
 
-On a GPU the same weights run on the Llama-like body with the shared engine (paged cache, CUDA graphs, fused
-head): the merged network's matrices are already laid out as it wants them, so nothing is copied. Plain
-forwards for inspection stay with the merged network.
+On a GPU the same weights run on the Llama-like network with the shared engine (paged cache, CUDA graphs,
+fused head). The merged network's matrices already have the right layout, so nothing is copied. Plain forwards
+for inspection use the merged network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orderlens.models.decoder.network import DecoderNetwork
 from orderlens.models.decoder.weights import DecoderLayer, DecoderWeights, DenseFeedForward
 from orderlens.models.engine.device import dtype_name, pick_device, pick_dtype, with_index
 from orderlens.models.engine.engine import ForwardEngine
-from orderlens.models.engine.model import CastableModel, Facts, Loaded, NetworkModel
+from orderlens.models.engine.model import CastableModel, LoadedNetwork, ModelFacts, NetworkModel
 from orderlens.models.evaluators.small import SmallEvaluator
 from orderlens.models.files.chat import ChatTemplate
 from orderlens.models.files.roles import TokenRoles
@@ -37,7 +37,7 @@ from orderlens.models.smol.base import SHA256, check_base, require_base
 from orderlens.models.smol.llama import CONTROL, GgufFile, read_network, read_shape, read_tokenizer
 
 END_OF_TEXT, TURN_END = 0, 2
-"""What closes a document and what closes a turn: both end a text."""
+"""Ids of the end of a document and of the end of a turn: both end a text."""
 
 
 def adapter_folder() -> Path:
@@ -46,14 +46,14 @@ def adapter_folder() -> Path:
 
 
 def load_smol(argument: str, options: LoadOptions) -> TransformerModel | NetworkModel:
-    """Load ``smol``: the kept base file with the packaged adapter merged in."""
+    """Load ``smol``: the cached base file with the packaged adapter merged in."""
     if argument:
         raise UserInputError(f"model 'smol:{argument}': smol takes no options")
     path = require_base()
     check_base(path)
     if not (adapter_folder() / SETTINGS).is_file():
         raise ModelLoadError(
-            "this installation holds no adapter for smol; make one with recipes/smol.py or install a release"
+            "this installation has no adapter for smol; train one with recipes/smol.py or install a release"
         )
     return build(path, adapter_folder(), SHA256, options)
 
@@ -89,7 +89,7 @@ def build(
 
 
 def merged(file: GgufFile, adapter: Adapter, where: Path) -> Transformer:
-    """Return the base's network with the adapter added, in float32 on the CPU."""
+    """Return the base's network with the adapter merged in, in float32 on the CPU."""
     settings = adapter.settings
     config = read_shape(
         file.metadata,
@@ -113,12 +113,12 @@ def fast_model(
     chat: ChatTemplate,
     digest: str,
 ) -> FastSmol:
-    """Return the merged network behind the shared engine; the float32 copy is kept for other precisions."""
+    """Return the merged network on the shared engine; the float32 copy is kept for other precisions."""
 
-    def load(kind: torch.dtype) -> Loaded:
+    def load(kind: torch.dtype) -> LoadedNetwork:
         return load_fast(copy.deepcopy(network).to(device=device, dtype=kind))
 
-    facts = Facts(
+    facts = ModelFacts(
         name="smol",
         size=dense_config(network.config),
         vocab_size=network.config.vocab_size,
@@ -133,13 +133,13 @@ def fast_model(
 
 
 def control_ids(file: GgufFile) -> frozenset[int]:
-    """Return the ids of tokens that stand for no text."""
+    """Return the ids of control tokens, which have no text."""
     kinds = file.metadata["tokenizer.ggml.token_type"]
     return frozenset(index for index, kind in enumerate(kinds) if kind == CONTROL)
 
 
 def read_original(base: Path, mask_id: int, digest: str) -> LoadedModel:
-    """Return the base as it was published: causal, each document opened by the end-of-text token."""
+    """Return the base as published: causal, each document preceded by the end-of-text token."""
     file = GgufFile(base)
     config = read_shape(file.metadata, "causal", mask_id=mask_id, eos_id=END_OF_TEXT)
     return LoadedModel(read_network(file, config), config, read_tokenizer(file.metadata), digest)
@@ -158,12 +158,12 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def runs_fast(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether the engine's kernels apply: 16 bits on CUDA, with Triton."""
+    """Return whether the engine's kernels apply: a 16-bit dtype on CUDA, with Triton."""
     return dtype in HALF and runs_kernels(device)
 
 
 def dense_config(config: TransformerConfig) -> DecoderConfig:
-    """Return the network's shape in the words of the Llama-like body."""
+    """Return the network's shape as a ``DecoderConfig``."""
     return DecoderConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.width,
@@ -182,7 +182,7 @@ def dense_config(config: TransformerConfig) -> DecoderConfig:
 
 
 def dense_weights(network: Transformer) -> DecoderWeights:
-    """Return the network's own tensors under the body's names."""
+    """Return the network's tensors as ``DecoderWeights``, without a copy."""
     state = network.state_dict()
 
     def layer(index: int) -> DecoderLayer:
@@ -206,10 +206,10 @@ def dense_weights(network: Transformer) -> DecoderWeights:
 _PARTS = ("attention_norm", "attention.qkv", "attention.out", "ffn_norm", "ffn.gate_up", "ffn.down")
 
 
-def load_fast(network: Transformer) -> Loaded:
-    """Return the network behind an engine; it stays on its device and in its dtype."""
+def load_fast(network: Transformer) -> LoadedNetwork:
+    """Return the network on an engine, with the same device and dtype."""
     config, weights = dense_config(network.config), dense_weights(network)
-    return Loaded(
+    return LoadedNetwork(
         ForwardEngine(DecoderNetwork(weights, config), config), partial(_plain, network), weights.unembed_VC
     )
 
@@ -221,10 +221,10 @@ def _plain(network: Transformer, ids_1L: Tensor, seen_LL: Tensor) -> Tensor:
 
 
 class FastSmol(CastableModel):
-    """``smol`` behind the engine."""
+    """``smol`` on the shared engine."""
 
     @cached_property
     def digest(self) -> str:
-        """What the slower path says too: the same weights, so a run may go on with either."""
+        """The digest of the plain path: the weights are the same, so a run may continue with either."""
         digest = self.facts.digest()
         return digest if self.dtype == torch.float32 else f"{digest}-{dtype_name(self.dtype)}"

@@ -1,11 +1,12 @@
-"""Commit rules whose counts are known beforehand: so many at each pass, evenly, by a cosine or by time.
+"""Commit rules with known counts per pass: fixed, even, by a cosine or by time.
 
-A pass that a published schedule leaves empty is left out: it would see the state of the pass before and
-change nothing. Counts are formed in whole numbers or fractions, never in floats that round.
+Passes in which a published schedule reveals nothing are left out, because they would not change anything.
+Counts are computed in whole numbers or fractions, without rounding.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -21,10 +22,10 @@ from orderlens.rules.stats import BoolArray, FloatArray, IntArray
 
 @dataclass(eq=False)
 class Top(Schedule):
-    """The K best positions at every pass; the last pass of a block takes what is left."""
+    """The K best positions at every pass; the last pass of a block reveals the rest."""
 
     id = "top"
-    summary = "top=K: the K first positions of the order at every pass"
+    summary = "top=K: the first K positions of the order at every pass"
     k: int = whole(1, "K", 4)
 
     def passes(self, n_positions: int) -> IntArray:
@@ -39,16 +40,16 @@ class Top(Schedule):
 
 @dataclass(eq=False)
 class Steps(Schedule):
-    """A block's positions split evenly over N passes, the remainder given to the first passes.
+    """A block's positions split evenly over N passes; the first passes get the remainder.
 
     LLaDA's ``get_num_transfer_tokens`` (ML-GSAI/LLaDA ``generate.py``; steps = length by default, which is
-    one per pass). N counts the passes of a block; LLaDA's ``steps`` are those of all blocks together. SDAR
-    and LLaDA-2.0 count over the block length even where the prompt fills a part of it, and SDAR may then
-    overwrite tokens; here only what is to be filled is split.
+    one per pass). N counts the passes of a block; LLaDA's ``steps`` are those of all blocks. SDAR and
+    LLaDA-2.0 split the block length even if the prompt fills a part of it, and SDAR may then overwrite
+    tokens; here only the positions to fill are split (``above=T:N:B`` splits B positions).
     """
 
     id = "steps"
-    summary = "steps=N: a block's positions evenly over N passes, the remainder in the first ones"
+    summary = "steps=N: a block's positions split evenly over N passes, the remainder in the first ones"
     n: int = whole(1, "N", 8)
 
     def passes(self, n_positions: int) -> IntArray:
@@ -59,10 +60,10 @@ class Steps(Schedule):
 class Cosine(Schedule):
     """MaskGIT's counts: after pass t of N, floor(n cos(π (t+1) / 2N)) positions are still masked.
 
-    google-research/maskgit ``mask_schedule.py`` and ``parallel_decode.py`` (12 iterations, cosine): at least
-    one position is revealed by every pass and the last pass takes what is left. The cosine is formed exactly
-    where n·cos is a whole number (N divisible by 3), where float32 and float64 disagree. With N > n the
-    public loop repeats passes that reveal nothing; they are left out.
+    google-research/maskgit ``mask_schedule.py`` and ``parallel_decode.py`` (12 iterations, cosine): every
+    pass reveals at least one position, and the last pass reveals the rest. The cosine is exact where n·cos is
+    a whole number (N divisible by 3), because float32 and float64 disagree there. With N > n the public loop
+    repeats passes that reveal nothing; they are left out.
     """
 
     id = "cosine"
@@ -73,7 +74,28 @@ class Cosine(Schedule):
         return _passes(_cosine(n_positions, self.n))
 
     def planned_passes(self, n_positions: int) -> int:
-        """Return N, which anneals MaskGIT's noise whatever passes are left out."""
+        """Return N, by which MaskGIT's noise decreases, also if passes are left out."""
+        return self.n
+
+
+@dataclass(eq=False)
+class Power(Schedule):
+    """MaskGIT's polynomial counts: after pass t of N, floor(n (1 − ((t+1)/N)^E)) positions are still masked.
+
+    google-research/maskgit ``mask_schedule.py``, methods ``pow2`` and the like (E is the digits after
+    ``pow``; ``uniform`` is E = 1). As for ``cosine``, every pass reveals at least one position.
+    """
+
+    id = "power"
+    summary = "power=N[:E]: MaskGIT's pow counts over N passes; 1 − (share of passes)^E (2) stays masked"
+    n: int = whole(1, "N", 8)
+    exponent: int = whole(1, "E", 2, default=2)
+
+    def passes(self, n_positions: int) -> IntArray:
+        return _passes(_power(n_positions, self.n, self.exponent))
+
+    def planned_passes(self, n_positions: int) -> int:
+        """Return N, by which MaskGIT's noise decreases, also if passes are left out."""
         return self.n
 
 
@@ -81,14 +103,14 @@ class Cosine(Schedule):
 class Timesteps(Schedule):
     """Dream's counts: pass i of N reveals floor(|M| (1 − t_{i+1} / t_i)), t from 1 to EPS in even steps.
 
-    Dream ``generation_utils.py`` (512 steps, eps 1e-3). The last pass takes what is left. Without N there are
-    as many passes as positions, which is still not one each: the first pass reveals nothing (and is left out
-    here), the last one two. The public code takes |M| as the mean over the batch, so that texts of other
-    lengths share one count; here every text has its own. N counts the passes of a block.
+    Dream ``generation_utils.py`` (512 steps, eps 1e-3). The last pass reveals the rest. Without N the
+    number of passes is the number of positions; the first pass then reveals nothing (and is left out here),
+    the last one two positions. The public code uses the mean of |M| over the batch; here every text has its
+    own count. N counts the passes of a block.
     """
 
     id = "dream"
-    summary = "dream[=N[:EPS]]: Dream's timesteps from 1 to EPS (0.001) in N passes, as many as positions"
+    summary = "dream[=N[:EPS]]: Dream's timesteps from 1 to EPS (0.001) in N passes (one per position)"
     EPS = 0.001
     n: int | None = whole(1, "N", 32, default=None)
     eps: float = real(0.0, 1.0, "EPS", EPS, default=EPS)
@@ -97,7 +119,7 @@ class Timesteps(Schedule):
     def parse(cls, values: list[str]) -> Self:
         rule = super().parse(values)
         if rule.eps == 1:
-            raise UserInputError("'dream=N:1': time must fall, so EPS must be below 1")
+            raise UserInputError("'dream=N:1': time must decrease, so EPS must be below 1")
         return rule
 
     def passes(self, n_positions: int) -> IntArray:
@@ -105,7 +127,7 @@ class Timesteps(Schedule):
 
 
 def _passes(counts: tuple[int, ...]) -> IntArray:
-    """Return the pass of every place of a path from the counts of the passes, empty ones left out."""
+    """Return the pass of every step of a path from the counts per pass, without empty passes."""
     kept = np.array([count for count in counts if count], np.int64)
     return np.repeat(np.arange(len(kept)), kept)
 
@@ -118,11 +140,24 @@ def _even(n: int, steps: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def _cosine(n: int, steps: int) -> tuple[int, ...]:
+    # cos(π t / 2N) is rational only at t/N = 0, 2/3 and 1 (Niven), so elsewhere the floor is safe.
+    return _maskgit(
+        n,
+        [n // 2 if 3 * t == 2 * steps else floor(n * cos(pi * t / (2 * steps))) for t in range(1, steps + 1)],
+    )
+
+
+@lru_cache(maxsize=256)
+def _power(n: int, steps: int, exponent: int) -> tuple[int, ...]:
+    whole_N = steps**exponent
+    return _maskgit(n, [n * (whole_N - t**exponent) // whole_N for t in range(1, steps + 1)])
+
+
+def _maskgit(n: int, planned: Sequence[int]) -> tuple[int, ...]:
+    """Return the counts per pass that leave the planned numbers masked, at least one position each."""
     counts, left = [], n
-    for t in range(1, steps + 1):
-        # cos(π t / 2N) is rational only at t/N = 0, 2/3 and 1 (Niven), so elsewhere the floor is safe.
-        exact = n // 2 if 3 * t == 2 * steps else floor(n * cos(pi * t / (2 * steps)))
-        after = max(1, min(left - 1, exact)) if t < steps else 0
+    for t, exact in enumerate(planned, start=1):
+        after = max(1, min(left - 1, exact)) if t < len(planned) else 0
         counts.append(left - after)
         left = after
     return tuple(counts)
@@ -143,15 +178,14 @@ class Ancestral(Commit):
     """Every masked position is revealed with probability (t − s)/t in each of N steps from t = 1 to 0.
 
     MDLM's ancestral sampler (kuleshov-group/mdlm ``diffusion.py``; 128 steps) and Dream's alg ``origin``.
-    With even steps that is one step per position, drawn evenly and independently when the block begins; steps
-    that reveal nothing are left out, as in MDLM's ``ddpm_cache``. The order says only what comes first in a
-    set. The numbers are those of the seed behind the order, so ``random:3+ancestral=128`` and
-    ``max-prob:3+ancestral=128`` are seed 3. N counts the steps of a block. The public final step
-    takes the most probable tokens; here it draws like every other.
+    With even steps this is one step per position, drawn uniformly and independently when the block begins.
+    Steps that reveal nothing are left out, as in MDLM's ``ddpm_cache``. The order only ranks the positions of
+    a set. The seed follows the order: ``random:3+ancestral=128`` and ``max-prob:3+ancestral=128`` have seed
+    3. N counts the steps of a block. The public final step takes the most probable tokens; here it draws.
     """
 
     id = "ancestral"
-    summary = "ancestral=N: every position at one of N steps, drawn evenly and independently (MDLM)"
+    summary = "ancestral=N: every position at one of N steps, drawn uniformly and independently (MDLM)"
     randomised = True
     n: int = whole(1, "N", 128)
 

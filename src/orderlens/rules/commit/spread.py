@@ -1,4 +1,4 @@
-"""Commit rules that keep a set's positions apart: dilated levels, a spacing filter, one per run of masks."""
+"""Commit rules that spread out the positions of a set: dilated levels, spacing, one per run of masks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class Dilated(Schedule):
     """DUS: every stride-th position of the block, the stride divided by BASE from pass to pass.
 
     omerlux/DUS ``dilated_unmask_levels`` and ``merge_last_level``: the first stride is n // BASE, a level
-    holds the multiples of the stride that are not revealed yet, leftovers come last, and a last level smaller
-    than the one before is merged into it (BASE = 2: 32 positions in levels of 2, 2, 4, 8, 16). The sets are
-    fixed; the order only says which token of a set comes first, so a static order needs no model to plan
-    them. The public ``generate_scheduled`` has ``binary`` levels and a put-back below p = 0.3 as its
-    defaults, and a position put back is in no later level and stays masked; neither is part of this rule.
+    contains the multiples of the stride that are not revealed yet, the rest comes last, and a last level
+    smaller than the one before is merged into it (BASE = 2: 32 positions in levels of 2, 2, 4, 8, 16). The
+    sets are fixed; the order only ranks the positions of a set, so a static order needs no model to plan
+    them. The public ``generate_scheduled`` has ``binary`` levels as its default, which are not part of this
+    rule; its re-masking is ``dilated-sure``.
     """
 
     id = "dilated"
-    summary = "dilated[=BASE]: every n/BASE-th position (2), then ever closer ones between them"
+    summary = "dilated[=BASE]: every n/BASE-th position (BASE = 2), then positions between them"
     base: int = whole(2, "BASE", 2, default=2)
 
     def passes(self, n_positions: int) -> IntArray:
         return np.sort(self.levels(n_positions))
 
     def levels(self, n_positions: int) -> IntArray:
-        """Return the pass [n] at which each place, counted from the left, is revealed."""
+        """Return the pass [n] that reveals each position, counted from the left."""
         return np.array(_levels(n_positions, self.base))
 
     def plan(self, path: IntArray) -> tuple[IntArray, IntArray]:
@@ -70,17 +70,45 @@ def _levels(n: int, base: int) -> tuple[int, ...]:
 
 
 @dataclass(eq=False)
+class DilatedSure(Commit):
+    """The levels of ``dilated``; a position with p < T waits for the next level, the last reveals the rest.
+
+    omerlux/DUS ``generate_scheduled`` fills a level and immediately re-masks its positions with p < T
+    (T = 0.3 by default), which is not to reveal them. There such a position is in no later level and stays
+    masked in the text; as in OpenDLM's copy, it joins the next level here. A pass reveals at least the
+    order's first of its level.
+    """
+
+    id = "dilated-sure"
+    summary = "dilated-sure=T[:BASE]: dilated levels; positions with p < T wait for the next level"
+    threshold: float = real(0.0, 1.0, "T", 0.3)
+    base: int = whole(2, "BASE", 2, default=2)
+
+    def planned_passes(self, n_positions: int) -> int:
+        """Return the number of levels."""
+        return Dilated(self.base).planned_passes(n_positions)
+
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
+        due_R = Dilated(self.base).select(view, scores_R)
+        n_levels_C = np.array([self.planned_passes(int(n)) for n in view.filling_C])
+        last_R = (view.forward_C >= n_levels_C - 1)[view.chain_R]
+        sure_R = due_R & ((view.proposal_prob_R >= comparable(self.threshold)) | last_R)
+        first_R = due_R & view.best(np.where(due_R, scores_R, -np.inf))
+        return sure_R | (first_R & ~view.any_C(sure_R)[view.chain_R])
+
+
+@dataclass(eq=False)
 class Spaced(Commit):
-    """Of what another rule would commit, best first, only positions at a distance from those already taken.
+    """Filters the choice of another rule, best positions first, by a minimum distance between them.
 
     The spacing filter of DUS (omerlux/DUS ``apply_spacing_filter``, G = 8): the distance is at least
-    max(2, floor(|M| G / n)), |M| being what is still masked of the block's n positions. It stands behind the
-    rule that it narrows, ``max-prob+threshold=0.9+spaced`` or ``entropy+bound=0.1+spaced``; alone it chooses
-    among all masked positions. What it leaves out is considered again at the next pass.
+    max(2, floor(|M| G / n)), where |M| of the block's n positions are masked. It follows the rule that it
+    narrows, ``max-prob+threshold=0.9+spaced`` or ``entropy+bound=0.1+spaced``; alone it chooses among all
+    masked positions. Positions that it leaves out are considered again at the next pass.
     """
 
     id = "spaced"
-    summary = "spaced[=G]: of what the rule before it takes (or of all), only positions at a distance (G = 8)"
+    summary = "spaced[=G]: filters the rule before it (or all positions) by a minimum distance (G = 8)"
     g: int = whole(1, "G", 8, default=8)
     inner: Commit | None = None
 
@@ -94,7 +122,7 @@ class Spaced(Commit):
         return own if self.inner is None else f"{self.inner.spec}+{own}"
 
     def over(self, inner: Commit) -> Spaced:
-        """Return this filter behind ``inner``."""
+        """Return this filter applied to ``inner``."""
         return Spaced(self.g, inner)
 
     def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
@@ -106,7 +134,7 @@ class Spaced(Commit):
         return Pick(self._apart(view, scores_R, wanted.chosen_R), wanted.token_R)
 
     def _apart(self, view: CommitView, scores_R: FloatArray, wanted_R: BoolArray) -> BoolArray:
-        """Walk each chain's candidates from the best on and take those far enough from what was taken."""
+        """Go through each chain's candidates, best first, and keep those far enough from earlier ones."""
         gap_C = np.maximum(2, view.left_C * self.g // view.filling_C)
         rank_R = view.ranks(np.where(wanted_R, scores_R, -np.inf))
         n_C = np.bincount(view.chain_R[wanted_R], minlength=len(gap_C))
@@ -127,11 +155,11 @@ class Spaced(Commit):
 
 @dataclass(eq=False)
 class Hierarchy(Commit):
-    """Every run of masked positions gives its best one if p > LOW; all with p > T; at least the block's best.
+    """The best position of every run of masks if p > LOW, all with p > T, and at least the block's best.
 
     dInfer's hierarchy decoder (``HierarchyDecoder.get_transfer_index``; LOW = 0.4 in the class, 0.3 at its
     command line, T = 0.8…0.9), whose order is ``max-prob``. Equally probable best positions of a run are all
-    taken, as there. Runs end at the block's ends. Its log-softmax is in the logits' dtype; ours is float32 or
+    committed, as there. Runs do not cross blocks. Its log-softmax is in the logits' dtype; ours is float32 or
     better. Its re-masking variant is another rule.
     """
 

@@ -1,4 +1,4 @@
-"""Commit rules that take as many positions as the model is sure of, by a threshold or a bound.
+"""Commit rules that reveal all positions at which the model is confident, by a threshold or a bound.
 
 Probabilities are those of the token that would be committed, at temperature 1.
 """
@@ -35,47 +35,60 @@ class Threshold(Commit):
 
 @dataclass(eq=False)
 class Above(Commit):
-    """Every position with p > T; where they are fewer than the floor, the order's first so many instead.
+    """Every position with p > T; if they are fewer than a minimum, the order's first positions instead.
 
     LLaDA-2.0's rule (dFactory, ZHZisZZ/dllm ``pipelines/llada2/sampler.py``; T = 0.95, blocks of 32), that of
-    SGLang's LowConfidence and SDAR's low_confidence_dynamic (T = 0.85). The floor is the even split of the
-    block over N passes; without N it is one, the published default of 32 steps for 32 positions. The strict
-    comparison makes T = 1 one by one, which p ≥ T does not where p rounds to 1.
+    SGLang's LowConfidence and SDAR's low_confidence_dynamic (T = 0.85). The minimum is the even split of the
+    block over N passes; without N it is one, the published default of 32 steps for 32 positions. With the
+    strict comparison T = 1 reveals one position per pass, also where p rounds to 1. The public code splits
+    the block length even if the prompt fills a part of the block: that is B, by default the positions to
+    fill.
     """
 
     id = "above"
-    summary = "above=T[:N]: every position with p > T, at least the even split over N passes (one without N)"
+    summary = (
+        "above=T[:N[:B]]: every position with p > T, at least the even split of B over N passes (else one)"
+    )
     threshold: float = real(0.0, 1.0, "T", 0.95)
     steps: int | None = whole(1, "N", 8, default=None)
+    split: int | None = whole(1, "B", 32, default=None)
 
     def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         sure_R = view.proposal_prob_R > comparable(self.threshold)
         if self.steps is None:
             enough_C = view.any_C(sure_R)
             return sure_R if enough_C.all() else sure_R | (view.best(scores_R) & ~enough_C[view.chain_R])
-        floor_C = self._floor(view, self.steps)
+        floor_C = even_split(view, self.steps, self.split)
         few_C = np.bincount(view.chain_R[sure_R], minlength=len(floor_C)) < floor_C
         first_R = view.ranks(scores_R) < floor_C[view.chain_R]
         return np.where(few_C[view.chain_R], first_R, sure_R)
 
-    def _floor(self, view: CommitView, steps: int) -> IntArray:
-        """Return what the even split gives each chain's pass, at least one."""
-        floor_C = np.ones(len(view.filling_C), np.int64)
-        for n in np.unique(view.filling_C):
-            counts = np.bincount(Steps(steps).passes(int(n)))
-            mine = (view.filling_C == n) & (view.forward_C < len(counts))
-            floor_C[mine] = counts[view.forward_C[mine]]
-        return floor_C
+
+def even_split(view: CommitView, steps: int, n_split: int | None = None) -> IntArray:
+    """Return the count [C] of each chain's pass in an even split over ``steps`` passes, at least one.
+
+    Args:
+        view: the pass.
+        steps: number of passes of a block.
+        n_split: number of positions that are split; None for those that the block has to fill.
+    """
+    floor_C = np.ones(len(view.filling_C), np.int64)
+    split_C = view.filling_C if n_split is None else np.full(len(floor_C), n_split)
+    for n in np.unique(split_C):
+        counts = np.bincount(Steps(steps).passes(int(n)))
+        mine = (split_C == n) & (view.forward_C < len(counts))
+        floor_C[mine] = counts[view.forward_C[mine]]
+    return floor_C
 
 
 @dataclass(eq=False)
 class Near(Commit):
-    """Every position with p ≥ min(T, best p − DELTA): the sure ones, and at least all that tie with the best.
+    """Every position with p ≥ min(T, best p − DELTA), so at least all positions that tie with the best.
 
     dInfer's threshold decoder (inclusionAI/dInfer ``parallel_strategy.py``, ``get_transfer_index_threshold``;
-    T = 0.9, DELTA = 0.00001), whose order is ``max-prob``. Unlike ``threshold`` it does not force one
-    position but all within DELTA of the best, so that a pass may take several however large T is. Positions
-    whose best token is MASK are not eligible there; here MASK has no probability.
+    T = 0.9, DELTA = 0.00001), whose order is ``max-prob``. Unlike ``threshold`` it
+    always reveals all positions within DELTA of the best, not only one. Positions whose best token is MASK
+    are not eligible there; here MASK has no probability.
     """
 
     id = "near"
@@ -85,7 +98,7 @@ class Near(Commit):
     delta: float = real(0.0, 1.0, "DELTA", DELTA, default=DELTA)
 
     def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
-        """Return the positions that reach the lower of the two bounds, whatever the order says."""
+        """Return the positions that reach the lower of the two bounds, independently of the order."""
         return near(view, view.proposal_prob_R, self.threshold, self.delta)
 
 
@@ -99,14 +112,14 @@ def near(view: CommitView, p_R: FloatArray, threshold: float, delta: float) -> B
 
 @dataclass(eq=False)
 class Unanimous(Commit):
-    """The whole rest of the block once every masked position has p ≥ T, else the order's first alone.
+    """All masked positions of the block once each has p ≥ T, else only the order's first.
 
-    The bypass of the Info-Gain sampler (yks23/Information-Gain-Sampler; T = 0.8). All of the set is taken
-    from one pass, so its members have not seen each other.
+    The bypass of the Info-Gain sampler (yks23/Information-Gain-Sampler; T = 0.8). The set is committed in one
+    pass, so its tokens do not condition on each other.
     """
 
     id = "unanimous"
-    summary = "unanimous=T: all positions once each of them has p ≥ T, else the order's first alone"
+    summary = "unanimous=T: all positions once each of them has p ≥ T, else only the order's first"
     threshold: float = real(0.0, 1.0, "T", 0.8)
 
     def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
@@ -119,26 +132,36 @@ class Klass(Commit):
     """Every position with p > T whose distribution moved by KL < EPS in each of the last H passes.
 
     KLASS (arXiv 2511.05664; shkim0116/KLASS; T = 0.9, EPS = 0.01, H = 2 by default, 0.6 and 0.015 for LLaDA
-    on GSM8K), whose order is ``max-prob``. KL(p now ‖ p before) is in nats and made by the head. Where
-    nothing is ready the order's first position is taken, the published fallback at steps = length.
+    on GSM8K), whose order is ``max-prob``. KL(p now ‖ p before) is in nats; the head computes it. If no
+    position is ready, the pass reveals its share of the even split over N passes: without N the order's
+    first, the published fallback at steps = length. The public code stops after N passes, with masks left;
+    here passes go on, one position each if none is ready.
 
-    The history starts anew in every block: nothing is ready before a block's pass H. The public code carries
-    it over blocks and keeps it for revealed positions; its fallback can overwrite revealed tokens, and in a
+    The history is reset in every block, so no position is ready before a block's pass H. The public code
+    keeps it across blocks and for revealed positions; its fallback can overwrite revealed tokens, and in a
     batch the fallback of one text clears the sets of the others. Its Dream variant compares with p ≥ T.
     """
 
     id = "klass"
-    summary = "klass=T:EPS[:H]: p > T and KL to the pass before < EPS nats for H (2) passes, else the first"
+    summary = "klass=T:EPS[:H[:N]]: p > T and KL to the pass before < EPS for H (2) passes, else the first"
     needs = frozenset({"kl_previous"})
     threshold: float = real(0.0, 1.0, "T", 0.9)
     eps: float = real(0.0, np.inf, "EPS", 0.01)
     passes: int = whole(1, "H", 2, default=2)
+    steps: int | None = whole(1, "N", 8, default=None)
 
     def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         calm_R = np.where(view.extras["kl_previous"] < self.eps, view.memory.rows("calm", 0) + 1, 0)
         view.memory.keep_rows("calm", calm_R)
         ready_R = (view.proposal_prob_R > comparable(self.threshold)) & (calm_R >= self.passes)
-        return ready_R | (view.best(scores_R) & ~view.any_C(ready_R)[view.chain_R])
+        return ready_R | (self._fallback(view, scores_R) & ~view.any_C(ready_R)[view.chain_R])
+
+    def _fallback(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
+        """Return the order's first rows; the even split sets their number."""
+        if self.steps is None:
+            return view.best(scores_R)
+        chosen: BoolArray = view.ranks(scores_R) < even_split(view, self.steps)[view.chain_R]
+        return chosen
 
 
 @dataclass(eq=False)
@@ -147,8 +170,8 @@ class Factor(Commit):
 
     Fast-dLLM's factor rule, whose order is ``max-prob`` (arXiv 2505.22618; the clean version is ZHZisZZ/dllm
     ``pipelines/fastdllm/llada/sampler.py``; F = 1 in dInfer's and PC-Sampler's copies, none in dllm). The
-    bounds rise and confidences fall, so what is taken is a prefix. Those copies take one position too many
-    when the first failure is at the last rank; that is not followed.
+    bounds increase and confidences decrease, so the revealed positions are a prefix. Those copies reveal one
+    position too many when the first failure is at the last rank; this rule does not.
     """
 
     id = "factor"
@@ -167,8 +190,8 @@ class Bound(Commit):
     """The order's longest prefix whose entropies obey Σ H − max H ≤ GAMMA (nats), at least one position.
 
     The EB-Sampler (arXiv 2505.24857; GAMMA = 0.1 in the PC-Sampler and Info-Gain repositories), whose order
-    is ``entropy``; the paper allows other orders with the same bound. The left side bounds what the set loses
-    by being drawn as if independent. DUS's copy counts in bits: GAMMA(nats) = 0.693 GAMMA(bits). SDAR's
+    is ``entropy``; the paper allows other orders with the same bound. The left side bounds the loss from
+    drawing the set as if independent. DUS's copy is in bits: GAMMA(nats) = 0.693 GAMMA(bits). SDAR's
     ``entropy_bounded`` sums the probabilities of sampled tokens and is another rule.
     """
 
@@ -178,9 +201,7 @@ class Bound(Commit):
 
     def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         rank_R = view.ranks(scores_R)
-        entropy_CN = np.zeros(
-            (len(view.block_C), int(rank_R.max()) + 1)
-        )  # a row per chain: sums stay its own
+        entropy_CN = np.zeros((len(view.block_C), int(rank_R.max()) + 1))  # one row per chain
         entropy_CN[view.chain_R, rank_R] = positions_of(view.stats).entropy
         spent_CN = np.cumsum(entropy_CN, axis=1) - np.maximum.accumulate(entropy_CN, axis=1)
         chosen: BoolArray = (comparable(spent_CN) <= comparable(self.gamma))[view.chain_R, rank_R] | (
@@ -191,23 +212,23 @@ class Bound(Commit):
 
 @dataclass(eq=False)
 class Credit(Commit):
-    """dInfer's threshold on probabilities that are raised by what the token earned in earlier passes.
+    """dInfer's threshold on probabilities that are increased by a token's credit from earlier passes.
 
     CreditDecoding as in inclusionAI/dInfer ``parallel_strategy.py``, ``CreditThresholdParallelDecoder`` (T
     0.9, ALPHA 0.7, GAMMA 0.2, BETA 0.8), whose order is ``max-prob``. At every masked position each pass
-    multiplies the credit C of all tokens by BETA and adds p^GAMMA to that of the most probable one. What is
-    compared with T, as by ``near``, is the largest of p (1 + C)^ALPHA over their sum, and at temperature 0
-    that token is committed, even where another is more probable. log q is the model's own, as everywhere.
+    multiplies the credit C of all tokens by BETA and adds p^GAMMA to that of the most probable one. The
+    largest p (1 + C)^ALPHA, divided by the sum over tokens, is compared with T as in ``near``. At temperature
+    0 that token is committed, even if another is more probable. log q is still the model's own.
 
-    Only a block's best guesses have credit, so the fused distribution needs the probabilities of those alone:
-    8 + 8 bytes per guess and position are kept, not a number per token (the public code keeps a float32 of
-    block × vocabulary). Credit starts anew in every block, as there. Differs: at temperature > 0 tokens are
-    drawn from the model's own distribution (there from the fused one), and positions are chosen by the best
-    fused token, not by a drawn one; so ``score`` gives the exact likelihood of that sampler.
+    Only tokens that were the argmax at an earlier pass have credit, so only their probabilities are needed:
+    16 bytes per such token and position, instead of a float32 per block × vocabulary in the public code.
+    Credit is reset in every block, as there. Differs: at temperature > 0 tokens are drawn from the model's
+    own distribution (there from the fused one), and positions are chosen by the best fused token, not by a
+    drawn one; so ``score`` gives the exact likelihood of that sampler.
     """
 
     id = "credit"
-    summary = "credit=T[:ALPHA:GAMMA:BETA]: near=T, p raised by how long the token was the best guess"
+    summary = "credit=T[:ALPHA:GAMMA:BETA]: near=T, p increased by how long the token was the argmax"
     needs = frozenset({"token_logprobs"})
     threshold: float = real(0.0, 1.0, "T", 0.9)
     alpha: float = real(0.0, np.inf, "ALPHA", 0.7, default=0.7)
@@ -240,7 +261,7 @@ class Credit(Commit):
         return Pick(near(view, p_R, self.threshold, Near.DELTA), token_RK[best])
 
     def _earned(self, view: CommitView) -> tuple[IntArray, FloatArray]:
-        """Return the guesses [R, K] of each row (−1 where fewer) and their credit, this pass included."""
+        """Return the tokens with credit [R, K] of each row (−1 for unused slots) and their credit."""
         stats, rows_R = positions_of(view.stats), np.arange(len(view))
         n_R = view.memory.rows("guesses", 0)
         slots = range(int(n_R.max()) + 1)
@@ -258,7 +279,7 @@ class Credit(Commit):
 
 
 def _logprobs(view: CommitView, token_RK: IntArray) -> FloatArray:
-    """Return the model's log-probability of every guess, −inf where there is none."""
+    """Return the model's log-probability of every token with credit, −inf for unused slots."""
     stats = positions_of(view.stats)
     is_top_RK = token_RK == stats.top_token[:, None]
     raw_RK = np.where(is_top_RK, stats.top_logprob[:, None], -np.inf)

@@ -1,6 +1,6 @@
-"""The paper's orders: static ones that ignore the model, confidence-first ones, and target-aware ones.
+"""The paper's orders: static, confidence-first and target-aware.
 
-Target-aware orders are diagnostics only, since they need the text they are scoring.
+Target-aware orders are for diagnosis only, because they need the text that they score.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ReverseAR(StaticOrder):
 
 
 class RandomOrder(StaticOrder):
-    """Uniformly random, keyed by (seed, sample id, block): the same whatever shares the batch."""
+    """Uniformly random, keyed by (seed, sample id, block), independent of the batch."""
 
     id = "random"
     summary = "uniformly random; random:3 is seed 3, plain random is seed 0"
@@ -97,7 +97,7 @@ class MaxProb(DrawingOrder):
 
     @property
     def label(self) -> str:
-        """The id; the non-default selection rule is part of it, so that both can stand in one run."""
+        """The id, with the selection rule if it is not the default, so that a run may contain both."""
         return self.id if self.select == "sampled" else f"{self.id}:select={self.select}"
 
     @property
@@ -105,7 +105,7 @@ class MaxProb(DrawingOrder):
         return self.select == "sampled"
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
-        """Return log p(v1), which orders like p(v1) and keeps values near 1 apart."""
+        """Return log p(v1), which has the same order as p(v1) and separates values near 1."""
         return view.stats.top_logprob
 
     def draw_scores(self, view: StepView[DrawStats]) -> Scores:
@@ -140,11 +140,11 @@ class OracleMaxQ(OracleOrder):
     """Largest probability of the target token."""
 
     id = "oracle-max-q"
-    summary = "target token most probable first (needs the target)"
+    summary = "most probable target token first (needs the target)"
     card = Card("Oracle max-q", "target-aware", 6, "P")
 
     def scores(self, view: StepView[TargetStats]) -> Scores:
-        """Return log p(x*), which orders like p(x*)."""
+        """Return log p(x*), which has the same order as p(x*)."""
         return view.stats.target_logprob
 
 
@@ -152,7 +152,7 @@ class OracleMargin(OracleOrder):
     """Largest gap between the target and its strongest competitor."""
 
     id = "oracle-margin"
-    summary = "target beats its best competitor most clearly first (needs the target)"
+    summary = "largest gap between the target and its best competitor first (needs the target)"
     card = Card("Oracle margin", "target-aware", 7, "h")
 
     def scores(self, view: StepView[TargetStats]) -> Scores:
@@ -163,7 +163,7 @@ class OracleMinQ(OracleOrder):
     """Smallest probability of the target token."""
 
     id = "oracle-min-q"
-    summary = "target token least probable first (needs the target)"
+    summary = "least probable target token first (needs the target)"
     card = Card("Oracle min-q", "target-aware", 8, "*")
 
     def scores(self, view: StepView[TargetStats]) -> Scores:

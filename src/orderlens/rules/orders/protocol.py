@@ -1,10 +1,10 @@
-"""The kinds of order. An order's kind decides what it may look at.
+"""Base classes of orders. The class of an order decides which statistics it receives.
 
-An order says which masked position comes first; how many are taken at once is a commit rule's business
-(``orderlens.rules``). It scores a ``StepView``: a deployable order is handed one with ``PositionStats``
-and so cannot see a target; only an ``OracleOrder`` is handed ``TargetStats``. Orders know nothing of models,
-batches or prompts. Scores are compared, never stored: larger first, the leftmost one among equals. An order's
-``Card`` is how it presents itself; ``check_path`` refuses a static path that repeats or skips a place.
+An order ranks the masked positions; a commit rule decides how many a pass reveals (``orderlens.rules``). A
+deployable order scores a ``StepView`` of ``PositionStats`` and so cannot see a target; only an
+``OracleOrder`` receives ``TargetStats``. Orders do not depend on models, batches or prompts. Scores are
+compared, not stored: the largest comes first, the leftmost if several tie. ``Card`` describes an order in
+lists and legends; ``check_path`` refuses a static path that repeats or skips a position.
 """
 
 from __future__ import annotations
@@ -20,23 +20,26 @@ from orderlens.rules.stats import BoolArray, DrawStats, FloatArray, IntArray, Po
 from orderlens.rules.view import StepView
 
 Tier = Literal["structured", "random", "control", "target-aware", "unknown"]
-"""``structured``: deployable and meant to write well. ``random``: drawn without looking at the model.
-``control``: deployable and meant to write badly. ``target-aware``: sees the target, so its sums are no
-likelihoods. ``unknown``: the order's code is not installed here."""
+"""``structured``: deployable and meant to write well. ``random``: drawn independently of the model.
+``control``: deployable and meant to write badly. ``target-aware``: sees the target, so its sums are not
+likelihoods. ``unknown``: the order is not installed."""
 
+AFTER = frozenset(("n_after", "entropy_after", "logprob_after", "square_after", "least_after", "value_after"))
+"""Inputs of a look-ahead order, over what stays masked after a try, y being log p of the most probable token:
+number of positions, mean entropy, Σ y, Σ y², smallest y, and the sum of the order's ``value`` of y."""
 UNRANKED = 1000
-"""Rank of an order that says nothing about its place: after all that do, by name."""
+"""Rank of an order without one: after all others, sorted by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What lists and legends need to know of an order.
+    """An order in lists and legends.
 
     Attributes:
-        name: as in print, e.g. ``Forced-AR``.
+        name: display name, e.g. ``Forced-AR``.
         tier: see ``Tier``.
         rank: place in lists and legends, smaller first.
-        marker: matplotlib marker; empty takes a spare one by name.
+        marker: matplotlib marker; empty for an unused one.
     """
 
     name: str
@@ -60,6 +63,9 @@ class Order(ABC):
     needs: frozenset[str] = frozenset()
     """Names of what the view must hold in ``extras`` besides the statistics (see ``StepView``)."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec!r})"
+
     @property
     def label(self) -> str:
         """The id, plus any option that is not a seed."""
@@ -82,19 +88,19 @@ class Order(ABC):
 
 
 class StaticOrder(Order):
-    """An order whose path does not depend on the model, so all its steps can be computed at once."""
+    """An order whose path does not depend on the model, so all its steps can be computed in parallel."""
 
     @abstractmethod
     def path(self, n_positions: int, sample_id: str, block: int) -> IntArray:
-        """Return a permutation of ``range(n_positions)``: entry t is the place revealed at step t."""
+        """Return a permutation of ``range(n_positions)``: entry t is the position revealed at step t."""
 
 
 class ConfidenceOrder(Order):
-    """A deployable order that looks at the model's conditionals."""
+    """A deployable order that depends on the model's conditionals."""
 
     reads: ClassVar[Reading | None] = None
-    """What ``scores`` returns where it is that alone: the device then begins the next pass before it is told
-    which position was chosen. A wrong word costs time and changes nothing."""
+    """The statistic that ``scores`` returns unchanged, if it is one: the device then starts the next pass
+    speculatively. A wrong value costs time and does not change results."""
 
     @abstractmethod
     def scores(self, view: StepView[PositionStats]) -> Scores:
@@ -105,11 +111,11 @@ class DrawingOrder(ConfidenceOrder):
     """An order that, at T > 0, draws a token at every masked position and then compares the draws."""
 
     draw_reads: ClassVar[Reading | None] = None
-    """What ``draw_scores`` returns, as ``reads``."""
+    """The statistic that ``draw_scores`` returns, as ``reads``."""
 
     @property
     def draws_first(self) -> bool:
-        """Whether this one does so; otherwise it chooses by ``scores`` and the decoder draws afterwards."""
+        """Whether it draws before choosing; otherwise it chooses by ``scores`` and draws afterwards."""
         return True
 
     @abstractmethod
@@ -118,14 +124,18 @@ class DrawingOrder(ConfidenceOrder):
 
 
 class LookaheadOrder(ConfidenceOrder):
-    """An order that tries positions before it chooses: each try is a state of its own, evaluated ahead.
+    """An order that tries positions before it chooses; the model evaluates one look-ahead state per try.
 
-    Tries take the position's most probable token. ``view.extras["entropy_after"]`` is the mean entropy of
-    what would then still be masked (the block, or the whole canvas of a full-attention model), NaN where a
-    position was not tried, and 0 for a chain's only candidate, which needs no try.
+    A try reveals the position's most probable token. ``view.extras`` then holds the numbers of ``AFTER`` over
+    the positions that would still be masked (in the block, or in the canvas of a full-attention model). They
+    are NaN for positions that were not tried, and 0 for a chain's only candidate, which needs no try.
     """
 
     needs = frozenset({"entropy_after"})
+
+    def value(self, logprob_r: FloatArray) -> FloatArray:
+        """Return the order's own function of each remaining y, for ``value_after``."""
+        return np.zeros_like(logprob_r)
 
     @abstractmethod
     def candidates(self, view: StepView[PositionStats]) -> BoolArray:
@@ -133,7 +143,7 @@ class LookaheadOrder(ConfidenceOrder):
 
 
 class OracleOrder(Order):
-    """A diagnostic order that sees the target; it cannot generate and defines no distribution."""
+    """A diagnostic order that sees the target; it cannot generate and does not define a distribution."""
 
     @abstractmethod
     def scores(self, view: StepView[TargetStats]) -> Scores:
@@ -141,16 +151,16 @@ class OracleOrder(Order):
 
 
 def check_path(order: StaticOrder, n_positions: int, sample_id: str, block: int) -> IntArray:
-    """Return the order's path for one block, [n_positions], once it is known to be a permutation.
+    """Return the order's path for one block, [n_positions], after checking that it is a permutation.
 
     Raises:
-        UserInputError: the path has another length, or repeats or misses a place.
+        UserInputError: the path has another length, or repeats or misses a position.
     """
     found = np.asarray(order.path(n_positions, sample_id, block))
     if found.dtype.kind in "iu" and np.array_equal(np.sort(found, axis=None), np.arange(n_positions)):
         return found.astype(np.int64, copy=False).reshape(n_positions)
     shown = np.array2string(found.ravel()[:6], separator=", ")
     raise UserInputError(
-        f"order '{order.spec}': its path over {n_positions} places (sample '{sample_id}', block {block}) is "
-        f"no permutation of 0…{n_positions - 1} (it begins {shown}); path() must name every place once"
+        f"order '{order.spec}': its path over {n_positions} positions (sample '{sample_id}', block {block}) "
+        f"is not a permutation of 0…{n_positions - 1} (it begins {shown}); path() must list each one once"
     )

@@ -1,7 +1,7 @@
 """Confidence-first orders of other papers: with noise (MaskGIT, Dream) and with weights (UNCODE, EOSER).
 
-MaskGIT and Dream add keyed Gumbel noise to a confidence, so that the largest sums are a draw without
-replacement from the softmax of what the noise is added to.
+MaskGIT and Dream add keyed Gumbel noise to a confidence. The largest sums are then a draw without replacement
+from the softmax of the confidence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orderlens.rules.stats import DrawStats, FloatArray, IntArray, PositionStats
 from orderlens.rules.view import StepView
 
 TINY = 1e-300
-"""Stands for a uniform number of 0, whose Gumbel number would be −inf."""
+"""Replaces a uniform number of 0, whose Gumbel number would be −inf."""
 
 
 def gumbel(uniforms: FloatArray) -> FloatArray:
@@ -31,14 +31,14 @@ def gumbel(uniforms: FloatArray) -> FloatArray:
 class GumbelProb(DrawingOrder):
     """MaskGIT: log p(token) + SCALE · (1 − t/T) · Gumbel, t being this pass (from 1) of T planned ones.
 
-    google-research/maskgit ``parallel_decode.py`` (choice_temperature 1, 12 iterations). The noise fades as
-    the block fills and is gone in its last pass. T is what the commit rule plans for the block. Positions
-    that the public code masks again are those it just sampled, so nothing revealed is taken back. At
-    temperature > 0 the drawn tokens compete, else the most probable ones.
+    google-research/maskgit ``parallel_decode.py`` (choice_temperature 1, 12 iterations). The noise decreases
+    from pass to pass and is 0 in the last one. T is the commit rule's planned number of passes. The public
+    code masks again only positions that it just sampled, so revealed tokens stay. At temperature > 0 drawn
+    tokens are compared, else the most probable ones.
     """
 
     id = "gumbel-prob"
-    summary = "MaskGIT: log p plus fading noise; gumbel-prob:scale=1:3 has seed 3"
+    summary = "MaskGIT: log p plus decreasing noise; gumbel-prob:scale=1:3 has seed 3"
     card = Card("Gumbel prob", "structured", 20, "d")
     needs = frozenset({"planned_passes"})
     SCALE = 1.0
@@ -76,7 +76,7 @@ class SampledPosition(DrawingOrder):
 
     Dream ``generation_utils.py`` with ``alg_temp`` > 0: the confidence is p (maskgit_plus), p(v1) − p(v2)
     (topk_margin) or −H (entropy), in probabilities and nats, not in logarithms. Dream's own default is
-    ``alg_temp`` None, which draws nothing; 0.1 is ours. llama.cpp's copy may draw a position twice.
+    ``alg_temp`` None, without draws; the default 0.1 is ours. llama.cpp's copy may draw a position twice.
     """
 
     id = "sampled-position"
@@ -121,23 +121,23 @@ class SampledPosition(DrawingOrder):
 
 
 ROUNDING = 1e-5
-"""How far two ways of summing one probability may lie apart in float32 (nats)."""
+"""Possible difference of two float32 sums of one probability (nats)."""
 
 
 class PositionContent(ConfidenceOrder):
-    """UNCODE / PC-Sampler: e^(−LAMBDA i) · min(−p log f, ALPHA), i the place in the block, f v1's frequency.
+    """UNCODE / PC-Sampler: e^(−LAMBDA i) · min(−p log f, ALPHA), i: offset in the block, f: v1's frequency.
 
     NEUIR/PC-Sampler and its successor NEUIR/Uncode (LAMBDA 0.25 and ALPHA 10 in the scripts, 1 and 1 in the
     function). f is the frequency of the proposed token in a corpus, 1/N for a token that is not in it. The
     frequencies come from a JSON file as the PC-Sampler writes it, ``{"num_token": N, "p_baseline_dict":
     {"id": count}}``, for the model's own vocabulary; without a file all tokens count as equally rare (−log f
-    = 1) and only the place is weighed. The public entropy and margin rules ignore the block; this one does
-    not. At temperature > 0 the positions are chosen by their most probable tokens before tokens are drawn;
-    the public code weighs the drawn ones.
+    = 1), so only the offset matters. The public entropy and margin rules ignore the block; this one does not.
+    At temperature > 0 positions are chosen by their most probable tokens before tokens are drawn; the public
+    code uses the drawn tokens.
     """
 
     id = "position-content"
-    summary = "UNCODE: early places and rare tokens first; position-content:lambda=0.25:frequencies=FILE"
+    summary = "UNCODE: early positions and rare tokens first; position-content:lambda=0.25:frequencies=FILE"
     card = Card("UNCODE", "structured", 22, "<")
     LAMBDA, ALPHA = 0.25, 10.0
 
@@ -172,7 +172,7 @@ class PositionContent(ConfidenceOrder):
 
 
 def _read(path: str) -> tuple[Scores, float]:
-    """Return −log f by token id, and that of a token that the file does not name."""
+    """Return −log f by token id, and the value for tokens that the file does not list."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         total = float(found["num_token"])
@@ -181,7 +181,7 @@ def _read(path: str) -> tuple[Scores, float]:
         raise UserInputError(f"order 'position-content': frequencies={path}: {one_line(error)}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserInputError(
-            f"order 'position-content': frequencies={path} is no JSON object with 'num_token' and the counts "
+            f"order 'position-content': frequencies={path} must be a JSON object with 'num_token' and counts "
             "'p_baseline_dict'"
         ) from error
     if not counts or min(counts) < 0 or not 0 < total < np.inf or not min(counts.values()) > 0:
@@ -192,11 +192,30 @@ def _read(path: str) -> tuple[Scores, float]:
     return rarity_V, float(unseen)
 
 
+class SeedFirst(DrawingOrder):
+    """Nemotron-Labs-Diffusion: the block's first position, then the most probable token first.
+
+    ``generate`` of NVIDIA's ``modeling_nemotron_labs_diffusion.py`` with ``causal_context``: the causal pass
+    that caches a block also predicts the first token of the next one. Differs: a rule that commits several
+    tokens may add others to that first one.
+    """
+
+    id = "seed-first"
+    summary = "Nemotron-Labs-Diffusion: the block's first position, then the most probable token first"
+    card = Card("Seed first", "structured", 26, "1")
+
+    def scores(self, view: StepView[PositionStats]) -> Scores:
+        return np.where(view.offset_R == 0, 1.0, view.stats.top_logprob)  # above every log-probability
+
+    def draw_scores(self, view: StepView[DrawStats]) -> Scores:
+        return np.where(view.offset_R == 0, 1.0, view.stats.logprob)
+
+
 class EosDamped(ConfidenceOrder):
     """``max-prob`` with EOS proposals damped: p · γ, γ rising from GAMMA to 1 as the block fills.
 
-    EOSER, EOS early rejection (arXiv 2509.23924; yjyddq/EOSER-ASS-RL ``eval/generate.py``, GAMMA = 0.4): a
-    text does not end before what leads there is written. At GAMMA = 1 it is ``max-prob``. LLaDA's own option
+    EOSER, EOS early rejection (arXiv 2509.23924; yjyddq/EOSER-ASS-RL ``eval/generate.py``, GAMMA = 0.4): it
+    delays EOS tokens until most of the block is written. At GAMMA = 1 it is ``max-prob``. LLaDA's own option
     sets EOS confidences to −inf and has no effect at temperature > 0.
 
     Differs: γ grows with the filled share of the block. In the public code it grows with the step of the
@@ -206,7 +225,7 @@ class EosDamped(ConfidenceOrder):
     """
 
     id = "eos-damped"
-    summary = "EOSER: most probable token first, EOS counts less in an empty block; eos-damped:gamma=0.4"
+    summary = "EOSER: most probable token first, EOS damped while the block is empty; eos-damped:gamma=0.4"
     card = Card("EOS-damped", "structured", 23, ">")
     GAMMA = 0.4
 

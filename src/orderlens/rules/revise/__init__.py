@@ -1,1 +1,1 @@
-"""Revise rules: what may be changed or masked again after it was committed."""
+"""Revise rules, which change or re-mask committed tokens."""

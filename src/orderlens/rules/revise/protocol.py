@@ -1,13 +1,14 @@
-"""Revise rules: what a pass may change of the tokens that a block holds.
+"""Base classes of revise rules, which change or re-mask committed tokens of the current block.
 
-A rule sees all positions that the current block has to fill, masked or held. Some published samplers (ReMDM,
-RCR, P2, Mask-Predict) choose what is filled and what is taken back together: such a rule names its order
-(``order_id``), and its policy has no commit rule. Other rules act beside an order and a commit rule, which
-choose what is filled. Such a policy can generate but defines no likelihood of a fixed text.
+A rule receives all positions that the current block has to fill, masked or revealed ("held"). Some published
+samplers (ReMDM, RCR, P2, Mask-Predict) choose both what is filled and what is re-masked: such a rule names
+its order (``order_id``), and its policy has no commit rule. Other rules complement an order and a commit
+rule, which choose what is filled. A policy with a revise rule can generate but does not define a likelihood
+of a fixed text.
 
-A token that a pass proposes and does not keep was never revealed: only what is on the canvas between two
-passes is an event. Every block is a canvas of its own: the counts and times of a published sampler, which
-refer to a whole text, are read per block, because the blocks before it are finished and cached.
+A token that a pass proposes and does not keep is not an event: only changes of the canvas between two passes
+are. Counts and times of a published sampler, which refer to a whole text, apply to each block here, because
+earlier blocks are finished and cached.
 
 Shape letters: C chains, R rows.
 """
@@ -33,24 +34,24 @@ def _not_declared(_: BoolArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class BlockView:
-    """All positions that the current blocks have to fill, masked or held (arrays are [R] where not said).
+    """All positions that the current blocks have to fill, masked or held (arrays are [R] unless noted).
 
     Attributes:
         chain_R: chain of each position (0…C−1); rows are sorted by chain, then left to right.
         position_R: absolute position.
         offset_R: offset in the block.
-        masked_R: whether nothing stands there.
-        token_R: the token it holds; −1 where masked.
-        held_logprob_R: that token's log-probability in this pass; NaN where masked.
-        logq_R: its log-probability in the pass that committed it; NaN where masked.
-        proposal_R: the token that this pass would put there: the most probable one, or at T > 0 a drawn one
-            where the rule has ``draws_proposals``.
+        masked_R: whether the position is masked.
+        token_R: its token; −1 if masked.
+        held_logprob_R: that token's log-probability in this pass; NaN if masked.
+        logq_R: its log-probability in the pass that committed it; NaN if masked.
+        proposal_R: the token that this pass proposes: the most probable one, or at T > 0 a drawn one if the
+            rule has ``draws_proposals``.
         proposal_logprob_R: its log-probability at temperature 1.
-        stats: what this pass says about the position.
-        forward_C: passes the block has had before this one.
-        filling_C: positions the block has to fill.
-        memory: what this rule kept at earlier passes of the same block.
-        numbers: gives ``uniforms_R``.
+        stats: statistics of the position in this pass.
+        forward_C: number of earlier passes of the block.
+        filling_C: number of positions that the block has to fill.
+        memory: values that this rule stored at earlier passes of the same block.
+        numbers: returns ``uniforms_R``.
         apart: takes held rows [R]; returns the log-probability of the token at each of them in a state where
             it alone is masked, NaN elsewhere. One more state each, counted in ``n_lookahead``; only for a
             rule with ``judges_apart``.
@@ -81,7 +82,7 @@ class BlockView:
         return self.numbers()
 
     def ranks(self, scores_R: FloatArray, among_R: BoolArray | None = None) -> IntArray:
-        """Return each row's place (0 = first) in its chain: higher scores first, then leftmost.
+        """Return each row's rank (0 = first) in its chain: higher scores first, then leftmost.
 
         Args:
             scores_R: no NaN among the rows that count.
@@ -99,12 +100,12 @@ class BlockView:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What one pass changes, each [R] or None for nothing.
+    """The changes of one pass, each [R] or None for no change.
 
     Attributes:
         commit_R: masked rows that take their proposal; only for a rule with ``order_id``.
         remask_R: held rows that are masked again.
-        edit_R: held rows that take their proposal; nothing changes where that is the token they hold.
+        edit_R: held rows that take their proposal; no change if it is the same token.
     """
 
     commit_R: BoolArray | None = None
@@ -118,15 +119,15 @@ class Moves:
 
 
 class Revise(Rule):
-    """A rule that may change what was committed. Only for generation.
+    """A rule that may change committed tokens. Only for generation.
 
-    A block of n positions has ``passes(n)`` passes in which the rule is asked. What is still masked then is
-    filled without it: in one more pass, or by the commit rule.
+    It is called in the first ``passes(n)`` passes of a block of n positions. Positions that are still masked
+    then are filled without it: in one more pass, or by the commit rule.
     """
 
     order_id: ClassVar[str | None] = None
-    """The order that the policy is written with where the rule chooses positions itself (the order's scores
-    are not used); None for a rule beside an order and a commit rule."""
+    """The order in the policy's spec if the rule chooses positions itself (its scores are not used); None for
+    a rule that complements an order and a commit rule."""
     draws_proposals: ClassVar[bool] = True
     """Whether the proposals are drawn tokens at T > 0."""
     judges_apart: ClassVar[bool] = False
@@ -134,29 +135,29 @@ class Revise(Rule):
 
     @abstractmethod
     def passes(self, n_positions: int) -> int:
-        """Return the passes of a block with that many positions to fill, at least 1."""
+        """Return the number of passes of a block with ``n_positions`` to fill, at least 1."""
 
     @abstractmethod
     def revise(self, view: BlockView) -> Moves:
-        """Return what this pass changes."""
+        """Return the changes of this pass."""
 
     def is_done(self, n_full: int, changed: bool) -> bool:
         """Return whether a block without masks is finished before its last pass.
 
         Args:
-            n_full: passes that began without a mask.
-            changed: whether the last pass changed something.
+            n_full: number of passes that began without a mask.
+            changed: whether the last pass changed a token.
         """
         return True
 
     def max_passes(self, n_positions: int) -> int:
-        """Return the most passes that a block takes."""
+        """Return the maximum number of passes of a block."""
         return self.passes(n_positions) + (n_positions if self.order_id is None else 1)
 
 
 @dataclass(eq=False)
 class SteppedRevise(Revise):
-    """A rule over a given number of passes per block, by default one per position."""
+    """A rule with a given number of passes per block, by default one per position."""
 
     steps: int = whole(1, "STEPS", 16, default=0)
 
@@ -164,5 +165,5 @@ class SteppedRevise(Revise):
         return self.steps or max(1, n_positions)
 
     def steps_C(self, view: BlockView) -> IntArray:
-        """Return the passes that each chain's block takes in all."""
+        """Return the total number of passes of each chain's block."""
         return np.full(len(view.filling_C), self.steps) if self.steps else np.maximum(view.filling_C, 1)

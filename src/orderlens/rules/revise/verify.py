@@ -14,13 +14,13 @@ from orderlens.rules.stats import BoolArray, IntArray, comparable
 
 @dataclass(eq=False)
 class Edit(Revise):
-    """A held token gives way to the most probable one where that is another and has p > TAU.
+    """A held token is replaced by the most probable token if that is another one and has p > TAU.
 
     The token-to-token half of LLaDA-2.1's decoding (arXiv 2602.08676, eq. 1-3; Hugging Face ``generate``, its
     port in dllm ``pipelines/llada21/sampler.py``, SGLang ``JointThreshold``). It is applied in the same pass
     that reveals masked positions, from the first pass on, to the tokens held before that pass; prompt
-    and template tokens are never edited. Once the block is full, up to POST further passes follow, each of
-    which must change something: the pass that changes nothing is made (and counted), and the block is done.
+    and template tokens are never edited. Once the block is full, up to POST further passes follow; the
+    first pass without a change ends the block and is counted.
     The mask-to-token half is a commit rule, ``above=T``.
 
     Published values: TAU 0.9, POST 16 (dllm, with T 0.95); 0.5 with T 0.7 and 0 with T 0.5 are the quality
@@ -28,15 +28,15 @@ class Edit(Revise):
     SGLang; one of the two diffusers schedulers reads 0 as "off".
 
     Differs: an edit never writes MASK (the public code does not exclude it); at T > 0 the public code
-    compares a drawn token, ours the most probable one, so that an edit is never a step down; earlier blocks
-    are not revisited (Multi-Block Editing), because they are cached.
+    compares a drawn token, ours the most probable one, so that an edit never lowers the probability; earlier
+    blocks are not revisited (Multi-Block Editing), because they are cached.
 
     A block of n positions takes at most n + POST passes: nothing is masked again.
     """
 
     id = "edit"
     summary = (
-        "edit=TAU[:POST]: a held token gives way to one with p > TAU; POST (16) passes after the last mask"
+        "edit=TAU[:POST]: a held token is replaced by one with p > TAU; POST (16) passes after the last mask"
     )
     draws_proposals = False
     tau: float = real(0.0, 1.0, "TAU", 0.9)
@@ -58,26 +58,24 @@ class Edit(Revise):
 
 @dataclass(eq=False)
 class HierarchyRemask(Revise):
-    """Runs of masked and doubted positions give their best if p > LOW; all with p > T; at least D + 1 in all.
+    """The ``hierarchy`` rule over masked and doubted positions; it fills at least D + 1, D being the doubted.
 
     Source: inclusionAI/dInfer ``parallel_strategy.py``, ``get_transfer_index_hierarchy_remask``. A held
-    position is doubted when what this pass would put there has p < REMASK (0.4, the published default); D
-    positions are. They and the masked ones are candidates alike. The best candidate of every run of them is
-    taken if p > LOW, all candidates with p > T are, and where that is fewer than D + 1 the most probable
-    others make up for it. A doubted position that is taken holds the fresh proposal afterwards (an edit where
-    that is another token), one that is not is masked.
+    position is doubted if this pass's proposal for it has p < REMASK (0.4, the published default); D
+    positions are. Doubted and masked positions are candidates. The best candidate of every run of candidates
+    is filled if p > LOW, and all candidates with p > T. If these are fewer than D + 1, the most probable
+    others are filled too. A doubted position that is filled takes the new proposal (an edit if that is
+    another token); otherwise it is masked.
 
-    LOW and T have no defaults there; 0.4 and 0.9 are those of the hierarchy decoder. Among equals of a run
-    the leftmost is taken, unlike in ``hierarchy``, and confidences are float32 or better.
+    LOW and T have no defaults there; 0.4 and 0.9 are those of the hierarchy decoder. If several
+    tie in a run, the leftmost is filled, unlike in ``hierarchy``. Confidences are float32 or better.
 
-    Every pass leaves fewer masks than it found, so a block of n positions takes at most n passes; a full
-    block is not looked at again.
+    Every pass reduces the number of masks, so a block of n positions takes at most n passes; a full block is
+    not changed any more.
     """
 
     id = "hierarchy-remask"
-    summary = (
-        "hierarchy-remask=LOW:T[:REMASK]: hierarchy, and held positions with p < REMASK (0.4) compete anew"
-    )
+    summary = "hierarchy-remask=LOW:T[:REMASK]: hierarchy, also over held positions with p < REMASK (0.4)"
     order_id = "max-prob"
     low: float = real(0.0, 1.0, "LOW", 0.4)
     threshold: float = real(0.0, 1.0, "T", 0.9)
@@ -91,19 +89,19 @@ class HierarchyRemask(Revise):
         doubted_R = ~view.masked_R & (p_R < comparable(self.remask))
         open_R = view.masked_R | doubted_R
         best_R = _best_of_runs(view, open_R) & (p_R > comparable(self.low))
-        taken_R = open_R & (best_R | (p_R > comparable(self.threshold)))
+        filled_R = open_R & (best_R | (p_R > comparable(self.threshold)))
         counts_C = (
-            np.bincount(view.chain_R[rows], minlength=len(view.filling_C)) for rows in (doubted_R, taken_R)
+            np.bincount(view.chain_R[rows], minlength=len(view.filling_C)) for rows in (doubted_R, filled_R)
         )
-        n_doubted_C, n_taken_C = counts_C
-        rest_R = open_R & ~taken_R
-        missing_C: IntArray = n_doubted_C + 1 - n_taken_C
-        taken_R |= rest_R & (view.ranks(view.proposal_logprob_R, rest_R) < missing_C[view.chain_R])
-        return Moves(taken_R & view.masked_R, doubted_R & ~taken_R, taken_R & doubted_R)
+        n_doubted_C, n_filled_C = counts_C
+        rest_R = open_R & ~filled_R
+        missing_C: IntArray = n_doubted_C + 1 - n_filled_C
+        filled_R |= rest_R & (view.ranks(view.proposal_logprob_R, rest_R) < missing_C[view.chain_R])
+        return Moves(filled_R & view.masked_R, doubted_R & ~filled_R, filled_R & doubted_R)
 
 
 def _best_of_runs(view: BlockView, open_R: BoolArray) -> BoolArray:
-    """Return the most probable row of every run of neighbouring open rows, the leftmost among equals."""
+    """Return the most probable row of every run of adjacent open rows, the leftmost if several tie."""
     best_R = np.zeros(len(view), bool)
     row_o = np.flatnonzero(open_R)
     starts_o = np.ones(len(row_o), bool)
@@ -116,25 +114,25 @@ def _best_of_runs(view: BlockView, open_R: BoolArray) -> BoolArray:
 
 
 FIRST_ACCEPTED = 30
-"""What the cap on taking back holds for accepted before a block's first pass."""
+"""Number of filled positions that a block's first pass assumes for the limit on re-masking."""
 
 
 @dataclass(eq=False)
 class Wino(Revise):
-    """Fills all with p > DRAFT, and takes back held tokens with p < VERIFY when hidden from themselves.
+    """Fills all with p > DRAFT, and re-masks held tokens whose probability, when hidden, is below VERIFY.
 
     Source: WINO-DLLM ``decoding_wino`` (DRAFT 0.6, VERIFY 0.9; task files 0.5 to 0.8). A pass fills every
     masked position with p > DRAFT, at most min(max(floor(0.7 |M|), 5), 20) of them, the most probable, and at
-    least the best one. If it fills more than one, every token that stood before the pass is judged by its
-    probability where it alone is hidden; those below VERIFY are masked, at most one fewer than the pass
-    before filled (the least probable; 30 counts as filled before a block's first pass).
+    least the best one. If it fills more than one, every token held before the pass is judged by its
+    probability in a state where it alone is hidden. The least probable ones below VERIFY are masked, at most
+    one fewer than the previous pass filled (30 before a block's first pass).
 
-    Differs: there a doubled block with an attention mask of its own judges all tokens in the same forward,
-    and the hidden copies see each other besides the text. A model behind the plain interface cannot do that,
-    so every judged token is a state of its own, hidden alone, counted in ``n_lookahead``. At temperature > 0
-    proposals are drawn; there nothing is. |M| is the block's.
+    Differs: there a doubled block with a special attention mask judges all tokens in the same forward pass,
+    and the hidden copies see each other. The model protocol has no such mask, so every judged token is a
+    separate state, counted in ``n_lookahead``. At temperature > 0 proposals are drawn; there they are not.
+    |M| counts the masks of the block.
 
-    Fillings outweigh what is taken back, so a block of n positions takes at most n passes.
+    A pass fills more than it re-masks, so a block of n positions takes at most n passes.
     """
 
     id = "wino"
@@ -158,11 +156,11 @@ class Wino(Revise):
         most_C = np.minimum(np.maximum(left_C * 7 // 10, 5), 20)
         fill_C = np.clip(np.bincount(view.chain_R[sure_R], minlength=count_C), 1, most_C)
         commit_R = view.masked_R & (view.ranks(view.proposal_logprob_R, view.masked_R) < fill_C[view.chain_R])
-        remask_R = self._taken_back(view, fill_C)
+        remask_R = self._remasked(view, fill_C)
         view.memory.keep_chains("filled", fill_C)
         return Moves(commit_R, remask_R)
 
-    def _taken_back(self, view: BlockView, fill_C: IntArray) -> BoolArray:
+    def _remasked(self, view: BlockView, fill_C: IntArray) -> BoolArray:
         judged_R = ~view.masked_R & (fill_C > 1)[view.chain_R]
         apart_R = view.apart(judged_R)
         doubted_R = judged_R & (

@@ -1,6 +1,6 @@
-"""A report of any runs: every table they can fill, every figure, every finding, some samples.
+"""The report of any runs: all tables they can fill, all figures, all findings, some samples.
 
-Samples are chosen by rule and packed, so that a browser unpacks them offline.
+Samples are chosen by rule and compressed into the page, so that it works offline.
 """
 
 from __future__ import annotations
@@ -26,38 +26,40 @@ from orderlens.claims.judge import RULES, Finding, Reading, judge
 from orderlens.common.plaintext import printable
 from orderlens.errors import UndefinedFigureError, UserInputError
 from orderlens.figures.catalogue import draw_figures
+from orderlens.metrics.trace_table import overflow_note
 from orderlens.show.report.page import Packed, Page, picture, run_details, write_report
 from orderlens.show.report.questions import Question, questions
-from orderlens.show.views import fetch_sample, plain_rows, plain_sample
-from orderlens.store.reader import Run
+from orderlens.show.views import column_terms, fetch_sample, plain_rows, plain_sample
+from orderlens.store.reader import Place, Run
 
 SAMPLES = 12
-"""Samples in a report unless asked otherwise."""
+"""Default number of samples in a report."""
 MOST_BYTES = 1_000_000
-"""Of packed samples in one page; what does not fit is left out, and the page says so."""
-BUILT_IN = ("fixed", "decoding", "sweep", "correctness")
+"""Maximum size of the packed samples in one page; the page names how many were left out."""
+BUILT_IN = ("fixed", "decoding", "sweep", "correctness", "census")
 
 
 def report(
-    study: Study,
-    path: Path,
+    study: Study | Place | Run | Sequence[Place | Run],
+    path: str | Path = "report.html",
     *,
     samples: int = SAMPLES,
     title: str | None = None,
     figures: Sequence[str] | None = None,
     tables: Sequence[str] | None = None,
 ) -> Path:
-    """Write the report of a study and return its path.
+    """Write the report of a study and return its path; an existing file is replaced.
 
     Args:
-        study: any runs.
+        study: a study, or one or several runs (opened, or their folders).
         path: the HTML file.
-        samples: how many samples can be explored in it; 0 keeps every text out of the file.
+        samples: number of samples that can be explored in it; 0 keeps all texts out of the file.
         title: of the page.
         figures: names of the figures; all by default.
-        tables: names of the tables; by default all that the runs can fill. Findings on fixed texts stand on
-            two of them, coherence and theory.
+        tables: names of the tables; by default all that the runs can fill. Findings on fixed texts need
+            coherence and theory.
     """
+    study = study if isinstance(study, Study) else Study.open(study)
     made = study.tables(tables)
     reading, why = read_findings(study, made)
     with tempfile.TemporaryDirectory() as folder:
@@ -72,10 +74,10 @@ def report(
             made,
             run_details(study.run),
             pack_samples(study, samples),
-            why_no_samples="" if samples else "No sample was asked for (--samples 0).",
+            why_no_samples="" if samples else "This report was written without samples (--samples 0).",
             why_no_findings=why,
         )
-        return write_report(path, page)
+        return write_report(Path(path), page)
 
 
 def read_findings(study: Study, tables: Sequence[Table]) -> tuple[Reading | None, str]:
@@ -91,12 +93,12 @@ def read_findings(study: Study, tables: Sequence[Table]) -> tuple[Reading | None
         return None, f"Findings are about one model at a time: {error}."
     found = [finding for name in BUILT_IN for finding in _claims(study, name, tables)]
     if not found:
-        return None, "These runs hold nothing that a finding speaks about."
+        return None, "No finding applies to these runs."
     return judge(found, study.options.resampling.level), ""
 
 
 def _claims(study: Study, name: str, tables: Sequence[Table]) -> list[Finding]:
-    """Return the findings of one kind, none where the runs lack what they are about."""
+    """Return the findings of one kind; none where the runs lack the data."""
     named = {table.name for table in tables}
     if name == "fixed":
         return fixed_findings(study.view("score")) if {"coherence", "theory"} <= named else []
@@ -104,7 +106,7 @@ def _claims(study: Study, name: str, tables: Sequence[Table]) -> list[Finding]:
         return []
     try:
         claims = FINDINGS.get(name)(study)
-    except UserInputError:  # the first screen says what was not measured
+    except UserInputError:  # the first screen names what was not measured
         return []
     return [claims] if isinstance(claims, Finding) else claims
 
@@ -131,16 +133,16 @@ def _lorenz(study: Study) -> Mapping[str, Any] | None:
 def policies(study: Study) -> list[dict[str, Any]]:
     """Return passes, tokens and mean log q of generated text by policy, on prompts that all of them decoded.
 
-    Compared are the policies that commit several tokens per pass and the orders they stand on; without such a
-    policy there is nothing to compare. Tokens past the requested length count: passes were spent on them too.
+    Compares policies that commit several tokens per pass with the orders they are based on; empty without
+    such a policy. Tokens past the requested length count, because passes were spent on them too.
     """
     frame = study.decoded
     frame = frame.assign(filled=frame["n"] + frame["n_overflow"], passes=all_passes(frame))
     total = frame.groupby("order")[["passes", "filled"]].sum()
     passes = total["passes"] < total["filled"]
-    together = [str(name) for name in passes.index[passes]]
-    alone = {name.partition("+")[0] for name in together} & {str(name) for name in passes.index[~passes]}
-    compared = sorted({*together, *alone})
+    parallel = [str(name) for name in passes.index[passes]]
+    single = {name.partition("+")[0] for name in parallel} & {str(name) for name in passes.index[~passes]}
+    compared = sorted({*parallel, *single})
     frame = frame[frame["order"].isin(compared) & (frame["n"] > 0)]
     seen = frame.groupby("prompt")["order"].nunique()
     frame = frame[frame["prompt"].isin(seen.index[seen == len(compared)])]
@@ -156,7 +158,7 @@ def policies(study: Study) -> list[dict[str, Any]]:
 
 
 def run_facts(study: Study) -> list[str]:
-    """Return in sentences what the runs are."""
+    """Return sentences that describe the runs."""
     frame = study.samples
     models = ", ".join(study.by_setup())
     orders = study.orders(frame)
@@ -175,12 +177,13 @@ def run_facts(study: Study) -> list[str]:
         f"Model {models}; {' and '.join(kinds) or 'no traces'}{about}.",
         f"{len(orders)} orders: {shown}. {len(frame):,} traces with {int(frame['n'].sum()):,} tokens.",
         f"{'Runs' if len(runs) > 1 else 'Run'}: {named}.",
+        *filter(None, [overflow_note(study.generated["n_overflow_before"].to_numpy())]),
         *study.remarks,
     ]
 
 
 def pack_samples(study: Study, count: int) -> Packed | None:
-    """Choose up to ``count`` samples and pack them; None where none is wanted or there is none.
+    """Choose up to ``count`` samples and pack them; None where ``count`` is 0 or there are none.
 
     Samples are ranked by the mean Var of their traces, and taken evenly from the lowest to the highest.
     """
@@ -195,7 +198,7 @@ def choose_samples(study: Study, count: int) -> tuple[list[tuple[str, str]], int
 
     A sample that several runs hold under one id and prompt is one sample, named by the first of them.
     """
-    frame = study.every
+    frame = study.all_traces
     by_prompt = frame.groupby("prompt_key", sort=True, dropna=False)
     ranked = by_prompt.agg(run=("run", "first"), sample_id=("sample_id", "first"), var=("var", "mean"))
     ranked = ranked.sort_values(["var", "sample_id"], ascending=False, kind="stable", na_position="last")
@@ -207,7 +210,7 @@ def choose_samples(study: Study, count: int) -> tuple[list[tuple[str, str]], int
 
 
 def pack(run: Run, chosen: Sequence[tuple[str, str]], total: int) -> Packed:
-    """Pack samples in the order given, until the page would grow too large."""
+    """Pack samples in this order, until they reach ``MOST_BYTES``."""
     samples: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     size = 0
@@ -222,7 +225,7 @@ def pack(run: Run, chosen: Sequence[tuple[str, str]], total: int) -> Packed:
     orders = sorted({row["order"] for row in rows})
     runs = [{"name": name, "facts": ""} for name in dict.fromkeys(row["run"] for row in rows)]
     graded = any(row["correct"] is not None for row in rows)
-    catalogue = {"runs": runs, "orders": orders, "graded": graded, "notes": []}
+    catalogue = {"runs": runs, "orders": orders, "graded": graded, "notes": [], "terms": column_terms()}
     bundle = {"catalogue": catalogue, "rows": rows, "samples": samples}
     note = (
         f"All samples: {total}."

@@ -1,7 +1,4 @@
-"""The report: one HTML file that needs nothing else, and the pictures, tables and results of other pages.
-
-Findings are plain data already.
-"""
+"""The report as one self-contained HTML file; pictures, tables and results for other pages."""
 
 from __future__ import annotations
 
@@ -17,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orderlens._version import __version__
-from orderlens.analysis import beside_paper, render
+from orderlens.analysis import glossary, render, with_paper_values
+from orderlens.analysis.glossary import Entry
 from orderlens.analysis.rendering import cell_text
 from orderlens.analysis.table import Table
 from orderlens.claims.judge import Finding, Reading
@@ -90,40 +88,75 @@ class Picture:
 def picture(drawn: DrawnFigure, formats: Sequence[str] = PICTURES) -> Picture:
     """Return a drawn figure for a page that can show ``formats``."""
     has_one = any(path.suffix in formats for path in drawn.paths)
-    missing = "" if has_one else "no picture format was asked for"
+    missing = "" if has_one else "no picture format was requested"
     return Picture(drawn.name, drawn.title, tuple(drawn.paths), drawn.why or missing)
+
+
+LONGEST_UNIT = 16
+"""Characters of a unit that fits below a column head."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnHead:
+    """A column head, or a name in the first column of a row; ``entry`` explains it, None where none does."""
+
+    text: str
+    entry: Entry | None = None
+
+    @property
+    def unit(self) -> str:
+        """The unit, where it is short and the same for all columns of the entry."""
+        unit = "" if self.entry is None else self.entry.unit
+        return unit if len(unit) <= LONGEST_UNIT and not {";", ","} & set(unit) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """A table as text: headings, rows of cells, notes; ``csv`` is an address that holds it as a file."""
+    """A table as text: heads, rows of cells, notes; ``csv`` is an address that holds it as a file.
+
+    ``rows`` are pairs: the first cell, and the other ones.
+    """
 
     name: str
     title: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    heads: tuple[ColumnHead, ...]
+    rows: tuple[tuple[ColumnHead, tuple[str, ...]], ...]
     notes: tuple[str, ...]
     csv: str
 
 
 def grid(table: Table) -> PageTable:
     """Return a table's cells as they are shown."""
-    rows = tuple(
+    rows = [
         (
             *(str(row[key]) for key in table.keys),
             *(cell_text(row[column.name], column.digits) for column in table.columns),
         )
         for row in table.rows
-    )
-    heads = (*table.keys, *(column.heading for column in table.columns))
+    ]
+    named = [*((key, key) for key in table.keys), *((item.name, item.heading) for item in table.columns)]
+    heads = tuple(ColumnHead(text, glossary.explain(name, table.name)) for name, text in named)
     packed = base64.b64encode(render([table], "csv").encode("utf-8", "backslashreplace")).decode()
     csv = f"data:text/csv;charset=utf-8;base64,{packed}"
-    return PageTable(table.name, table.title, heads, rows, tuple(table.notes), csv)
+    split = tuple((_row_head(table, row[0]), row[1:]) for row in rows)
+    return PageTable(table.name, table.title, heads, split, tuple(table.notes), csv)
+
+
+def _row_head(table: Table, text: str) -> ColumnHead:
+    """Return the first cell of a row; where rows are statistics, it is explained."""
+    is_statistic = table.keys[0] in ("metric", "statistic")
+    return ColumnHead(text, glossary.explain(text, table.name) if is_statistic else None)
+
+
+def terms_of(tables: Sequence[PageTable]) -> list[Entry]:
+    """Return the entries of all heads, each once, in the order in which they appear."""
+    heads = (head for table in tables for head in (*table.heads, *(first for first, _ in table.rows)))
+    return list({head.entry.term: head.entry for head in heads if head.entry is not None}.values())
 
 
 def markdown_tables(tables: Sequence[Table]) -> Markdown:
-    """Return tables as Markdown, with the paper's values beside ours where there are any."""
-    return Markdown(render([beside_paper(table) for table in tables], "markdown"))
+    """Return tables as Markdown; cells also show the paper's value, where it prints one."""
+    return Markdown(render([with_paper_values(table) for table in tables], "markdown"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +169,22 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a report shows.
+    """The content of a report.
 
     Attributes:
         heading: the title.
-        facts: what was run, in sentences.
+        facts: sentences that describe the runs.
         questions: of the first screen.
         reading: judged findings; None where there is nothing to judge.
         why_no_findings: in place of findings.
-        rules: how the words of findings are chosen.
+        rules: how the outcomes of findings are decided.
         headlines: one sentence per task, for graded runs.
         pictures: the figures.
         tables: all of them.
-        runs: run name → what ``Run.details`` tells.
+        runs: run name → ``Run.details``.
         samples: for the explorer; None leaves it out.
         why_no_samples: in place of the explorer.
-        linked: whether the figures' files lie in ``figures/`` beside the page.
+        linked: whether the folder of the page holds the figures' files in ``figures/``.
     """
 
     heading: str
@@ -177,12 +210,14 @@ class Page:
 def write_report(path: Path, page: Page) -> Path:
     """Write the page whole to ``path``."""
     style, script = asset("page.css"), asset("report.js")
+    tables = [grid(table) for table in page.tables]
     return write_page(
         path,
         "report.html.j2",
         page=page,
         charts={item.id: svg_text(draw(item.chart)) for item in page.questions if item.chart},
-        tables=[grid(table) for table in page.tables],
+        tables=tables,
+        terms=terms_of(tables),
         provenance=[(name, origin(facts), _json(facts)) for name, facts in page.runs.items()],
         style=style,
         script=script,
@@ -191,7 +226,7 @@ def write_report(path: Path, page: Page) -> Path:
 
 
 def run_details(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the details of every run without its place on the disk, which is nobody's business."""
+    """Return the details of every run without its folder: a page may be published."""
     return {
         name: {key: value for key, value in facts.items() if key != "run"}
         for name, facts in run.details().items()
@@ -199,7 +234,7 @@ def run_details(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def origin(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what made a run as (name, value) pairs."""
+    """Return the origin of a run (model, data, versions, …) as (name, value) pairs."""
     spec, made = facts.get("spec") or {}, facts.get("provenance") or {}
     model, data = spec.get("model"), spec.get("data")
     versions = made.get("versions") or {}
@@ -209,7 +244,7 @@ def origin(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         "model": model.get("name") if isinstance(model, Mapping) else model,
         "data": _data_name(data),
         "orders": ", ".join(map(str, spec.get("orders") or ())),
-        "temperatures": ", ".join(f"{value:g}" for value in spec.get("temperatures") or ()),
+        "temperatures": ", ".join(_number(value) for value in spec.get("temperatures") or ()),
         "seed": spec.get("seed"),
         "state": facts.get("state"),
         "reveals": f"{facts['rows'].get('reveals', 0):,}" if facts.get("rows") else None,
@@ -221,6 +256,11 @@ def origin(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         "started": made.get("time"),
     }
     return [(name, str(value)) for name, value in pairs.items() if value not in (None, "")]
+
+
+def _number(value: object) -> str:
+    """Return a temperature as text; a schedule is text already."""
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def _data_name(data: object) -> str | None:
@@ -237,7 +277,7 @@ def _json(facts: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A built file of the front end, and the digest under which a page's content policy lets it run."""
+    """A built file of the front end, and its digest for the page's content security policy."""
 
     text: str
     digest: str

@@ -1,7 +1,8 @@
 """The three questions of the first screen, each answered in a sentence, with a picture.
 
-Answers are read off tables and findings that were made anyway; what the runs do not hold is said, together
-with the command that would measure it. Knows tables and findings by their names, not runs or pages.
+Answers come from tables and findings that exist already. Where the runs do not hold the numbers, the answer
+names the command that measures them. Knows tables and findings by their names; does not depend on runs or
+pages.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import Any
 
 from orderlens.analysis.coherence import Coherence
 from orderlens.analysis.table import Table
-from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Word
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Outcome
 from orderlens.claims.judge import Finding
 from orderlens.figures.cards import Card, Dot, LorenzCard, dot_card, lorenz_card
 from orderlens.metrics.estimate import Estimate
 from orderlens.rules.cards import display_name
 
-_YES: Mapping[Word, str] = {SUPPORTED: "Yes.", NOT_SUPPORTED: "Not here.", OPEN: "Not decided."}
+_SHORT: Mapping[Outcome, str] = {SUPPORTED: "Yes.", NOT_SUPPORTED: "No.", OPEN: "Left open."}
+_VAR = "Var(log q), nats²"
+_CORRECT = "Does Var tell correct from wrong answers?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +32,9 @@ class Question:
     Attributes:
         id: anchor on the page.
         title: the question.
-        short: yes or no in a word, empty where that is no answer.
-        word: supported, not supported, left open; empty where nothing was judged.
-        answer: one or two sentences.
+        answer: sentences that can be quoted without the page.
+        short: yes, no or left open, for how many texts; empty where nothing was judged.
+        outcome: of the finding: supported, not supported, left open; empty where nothing was judged.
         chart: the picture, None where there is nothing to draw.
         note: what the picture shows.
     """
@@ -40,9 +43,15 @@ class Question:
     title: str
     answer: str
     short: str = ""
-    word: str = ""
+    outcome: str = ""
     chart: Card | None = None
     note: str = ""
+
+    @property
+    def headline(self) -> str:
+        """The short answer and the first sentence, for one line of text."""
+        first = self.answer.partition(". ")[0].rstrip(".")
+        return f"{self.title} {self.short} {first}.".replace("  ", " ")
 
 
 def questions(
@@ -58,17 +67,18 @@ def questions(
         tables: by name.
         findings: judged.
         lorenz: what the Lorenz figure shows.
-        policies: rows of what decoding cost, by policy: order, passes, n, mean.
+        policies: passes, tokens (n) and mean log q by policy (order).
         coherence: how much log P depends on the order.
     """
     found = {item.id: item for item in findings}
     graded = [item for item in findings if item.id == "lower-when-correct"]
-    last = _correctness(tables, graded) if graded else _together(policies)
-    return [_likelihood(tables, coherence, found.get("chain-rule")), _path(tables, lorenz), last]
+    last = _correctness(tables, graded) if graded else _parallel(policies)
+    judged = [found[name] for name in ("chain-rule-per-text", "chain-rule") if name in found]
+    return [_likelihood(tables, coherence, judged), _path(tables, lorenz), last]
 
 
 def _likelihood(
-    tables: Mapping[str, Table], coherence: Coherence | None, finding: Finding | None
+    tables: Mapping[str, Table], coherence: Coherence | None, judged: Sequence[Finding]
 ) -> Question:
     title = "Does the likelihood depend on the order?"
     plane = tables.get("fixed-sequence")
@@ -76,20 +86,6 @@ def _likelihood(
     if not rows or coherence is None:
         why = "Not measured: these runs hold no fixed texts. 'orderlens score' scores texts under orders."
         return Question("likelihood", title, why)
-    gap, floor = coherence.find("range_of_means", "deployable").value, coherence.noise_floor
-    answer = (
-        f"The same texts differ by {interval(gap, 3)} nats per token between the orders that can be deployed"
-        if gap.is_defined
-        else f"Not measured ({gap.why or 'fewer than two orders'})"
-    )
-    if gap.is_defined:
-        answer += (
-            f"; rounding alone makes {_small(floor)}."
-            if math.isfinite(floor)
-            else "; how much of it is rounding was not measured ('orderlens score --noise-floor' does)."
-        )
-    else:
-        answer += "."
     aware = {str(row["order"]): row["kind"] == "target-aware" for row in rows}
     chart = dot_card(
         "Mean log q per token by order: "
@@ -100,36 +96,82 @@ def _likelihood(
             for name, row in _named(rows)
         ],
     )
-    note = "Bars: 95 % intervals over texts; the difference above compares orders on the same texts."
+    note = "Bars: 95 % intervals over texts. The differences above compare orders on the same texts."
     if any(aware.values()):
-        note += " Hollow: the order sees the target, so its sum is no likelihood."
-    return _judged("likelihood", title, answer, finding, chart, note)
+        note += " Hollow: the order sees the target, so its sum of log q is not a likelihood."
+    short, outcome = _verdict(judged)
+    return Question("likelihood", title, _likelihood_answer(coherence), short, outcome, chart, note)
+
+
+def _likelihood_answer(coherence: Coherence) -> str:
+    """Say how far apart the orders are, for single texts first: few texts decide that before the average."""
+    single = coherence.find("mean_of_ranges", "deployable").value
+    average = coherence.find("range_of_means", "deployable").value
+    if not single.is_defined and not average.is_defined:
+        return f"Not measured: {average.why or 'fewer than two orders'}."
+    sentences = []
+    if single.is_defined:
+        sentences.append(
+            f"With the order alone, log P of one text changes by {interval(single, 3)} nats per token"
+            " on average."
+        )
+    if average.is_defined:
+        sentences.append(
+            f"Averaged over the texts, the orders differ by {interval(average, 3)} nats per token."
+        )
+    if math.isfinite(coherence.noise_floor):
+        sentences.append(f"Numerical noise alone accounts for {_small(coherence.noise_floor)}.")
+    else:
+        sentences.append("Numerical noise was not measured ('orderlens score --noise-floor' measures it).")
+    return " ".join(sentences)
+
+
+def _verdict(judged: Sequence[Finding]) -> tuple[str, Outcome | str]:
+    """Return the short answer and its outcome: of the first finding that is decided, else of the first.
+
+    A finding that is left open may still hold for the texts of the run; then the short answer says so.
+    """
+    if not judged:
+        return "", ""
+    decided = [item for item in judged if item.outcome != OPEN]
+    item = (decided or judged)[0]
+    if item.outcome == OPEN and item.checks and all(check.fits() for check in item.checks):
+        return f"Yes for {_these(item.checks[0].estimate.n)}; left open in general.", OPEN
+    return _SHORT[item.outcome], item.outcome
+
+
+def _these(n: int) -> str:
+    return f"these {n} texts" if n > 1 else "this text"
 
 
 def _path(tables: Mapping[str, Table], lorenz: Mapping[str, Any] | None) -> Question:
-    title = "How bottlenecked is the path?"
+    title = "How even is the certainty along the path?"
     plane = tables.get("fixed-sequence")
     rows = [] if plane is None else [row for row in plane.rows if _estimate(row["var"]).is_defined]
     if not rows:
         return _decoded_path(tables, title)
     rows.sort(key=lambda row: _estimate(row["var"]).value)
     ends = rows[:1] if len(rows) == 1 else [rows[0], rows[-1]]
-    variances = [
-        f"{interval(_estimate(row['var']), 2)} nats² ({display_name(str(row['order']))})" for row in ends
+    names = [display_name(str(row["order"])) for row in ends]
+    values = [
+        f"{interval(_estimate(row['var']), 2)} nats² with {name}"
+        for row, name in zip(ends, names, strict=True)
     ]
-    answer = f"Var(log q) {'runs from' if len(ends) > 1 else 'is'} {' to '.join(variances)}."
+    answer = f"Var(log q) is {values[0]}."
+    if len(ends) > 1:
+        answer = f"Var(log q) is lowest, {values[0]}, and highest, {values[1]}."
     rates = [_estimate(row["bottleneck_rate"]) for row in ends]
     if all(rate.is_defined for rate in rates):
-        shares = " and ".join(f"{100 * rate.value:.0f} %" for rate in rates)
-        answer += f" {shares} of the tokens were revealed at q < ½."
+        shares = [f"{100 * rate.value:.0f} % with {name}" for rate, name in zip(rates, names, strict=True)]
+        answer += f" Tokens revealed at q < ½: {', '.join(shares)}."
     return Question("path", title, answer, chart=_lorenz(lorenz), note=_lorenz_note(lorenz))
 
 
 def _decoded_path(tables: Mapping[str, Table], title: str) -> Question:
-    """Return the answer for runs that only hold generated text."""
+    """Return the answer for runs that hold generated text only."""
     content = tables.get("content") or tables.get("temperature")
     if content is None:
-        return Question("path", title, "Not measured: there is no trace with numbers.")
+        return Question("path", title, "Not measured: these runs hold no trace with log q.")
     name = "content_var" if any(column.name == "content_var" for column in content.columns) else "var"
     rows = [
         (
@@ -145,7 +187,7 @@ def _decoded_path(tables: Mapping[str, Table], title: str) -> Question:
     answer = f"Var(log q) of generated text lies between {min(values):.2f} and {max(values):.2f} nats²."
     chart = dot_card(
         "Var of log q: " + "; ".join(f"{label} {dots[0].value:.2f}" for label, dots in rows),
-        "Var(log q), nats²",
+        _VAR,
         rows,
     )
     return Question("path", title, answer, chart=chart, note="Bars: 95 % intervals over prompts.")
@@ -167,74 +209,74 @@ def _lorenz_note(data: Mapping[str, Any] | None) -> str:
     if data is None:
         return ""
     return (
-        f"The share of the cost −Σ log q that the easiest steps of the first block ({data['length']} steps) "
-        "carry; dashed: every step costs the same."
+        f"Share of −Σ log q that the most certain steps of the first block ({data['length']} steps) carry. "
+        "Dashed: every step carries the same."
     )
 
 
 def _correctness(tables: Mapping[str, Table], findings: Sequence[Finding]) -> Question:
-    title = "Does it predict wrong answers?"
-    words = {item.task: item.word for item in findings}
+    outcomes = {item.task: item.outcome for item in findings}
     parts = [
-        f"{word} for {', '.join(task for task, found in words.items() if found == word)}"
-        for word in (SUPPORTED, NOT_SUPPORTED, OPEN)
-        if word in words.values()
+        f"{outcome} for {', '.join(task for task, found in outcomes.items() if found == outcome)}"
+        for outcome in (SUPPORTED, NOT_SUPPORTED, OPEN)
+        if outcome in outcomes.values()
     ]
-    word = (
-        SUPPORTED if set(words.values()) == {SUPPORTED} else OPEN if OPEN in words.values() else NOT_SUPPORTED
-    )
     within = tables.get("within-cell")
     rows = []
     for row in () if within is None else within.rows:
-        right, wrong = _estimate(row["var_correct"]), _estimate(row["var_incorrect"])
+        correct, wrong = _estimate(row["var_correct"]), _estimate(row["var_incorrect"])
         name = f"{_key('task', row['task'])} {_key('order', row['order'])}"
-        rows.append((name, [_dot(right), _dot(wrong, hollow=True)]))
-    chart = dot_card(
-        "Var of log q of correct and of wrong answers, by task and order", "Var(log q), nats²", rows[:12]
-    )
+        rows.append((name, [_dot(correct), _dot(wrong, hollow=True)]))
+    chart = dot_card("Var of log q of correct and of wrong answers, by task and order", _VAR, rows[:12])
     more = f" The first 12 of {len(rows)} cells." if len(rows) > 12 else ""
     note = f"Filled: correct answers; hollow: wrong ones.{more} Association is not causation."
-    answer = f"That correct answers have the lower Var is {'; '.join(parts)}."
-    return Question("answers", title, answer, _YES[word], word, chart, note)
+    answer = f"'Correct answers have lower Var than wrong ones' is {'; '.join(parts)}."
+    short, outcome = _over_tasks(list(outcomes.values()))
+    return Question("answers", _CORRECT, answer, short, outcome, chart, note)
 
 
-def _together(policies: Sequence[Mapping[str, Any]]) -> Question:
+def _over_tasks(outcomes: Sequence[Outcome]) -> tuple[str, Outcome]:
+    """Return the short answer over several tasks, and its outcome."""
+    if len(set(outcomes)) == 1:
+        return _SHORT[outcomes[0]], outcomes[0]
+    outcome: Outcome = OPEN if OPEN in outcomes else NOT_SUPPORTED
+    return ("For some tasks." if SUPPORTED in outcomes else _SHORT[outcome]), outcome
+
+
+def _parallel(policies: Sequence[Mapping[str, Any]]) -> Question:
     parallel = [row for row in policies if row["passes"] < 0.999 * row["n"]]
     if not parallel:
         why = (
-            "Not measured: no text was graded and every pass revealed one token. 'orderlens evaluate' grades "
-            "answers; policies such as max-prob+threshold=0.9 reveal several tokens at once."
+            "Not measured: no text was graded, and every pass revealed one token. 'orderlens evaluate' "
+            "grades answers. Policies such as max-prob+threshold=0.9 reveal several tokens per pass."
         )
-        return Question("answers", "Does it predict wrong answers?", why)
-    alone = {str(row["order"]): row for row in policies if row not in parallel}
-    lines = []
-    for row in sorted(parallel, key=lambda item: float(item["passes"] / item["n"])):
-        name = display_name(str(row["order"]))
-        text = f"{name} took {_mean(row['passes'])} passes for {_mean(row['n'])} tokens"
-        base = alone.get(str(row["order"]).partition("+")[0])
-        if base is not None:
-            text += f" and {_signed(row['mean'] - base['mean'])} nats per token against one at a time"
-        lines.append(text)
+        return Question("answers", _CORRECT, why)
+    single = {str(row["order"]): row for row in policies if row not in parallel}
+    fastest = sorted(parallel, key=lambda item: float(item["passes"] / item["n"]))
     rows = [(display_name(str(row["order"])), [Dot(row["n"] / row["passes"])]) for row in policies]
     return Question(
-        "together",
-        "What does committing together cost?",
-        "; ".join(lines[:2]) + ".",
+        "parallel",
+        "What do several tokens per pass cost?",
+        " ".join(_cost(row, single.get(str(row["order"]).partition("+")[0])) for row in fastest[:2]),
         chart=dot_card(
             "Tokens per forward pass: " + "; ".join(f"{name} {dots[0].value:.1f}" for name, dots in rows),
             "tokens per forward pass",
             rows[:12],
         ),
-        note="On prompts that all of them decoded. Texts differ: log q tells how sure each was, no more.",
+        note="On prompts that all policies decoded. The texts differ, so log q says how certain each policy "
+        "was, not which text is better.",
     )
 
 
-def _judged(
-    anchor: str, title: str, answer: str, finding: Finding | None, chart: Card | None, note: str
-) -> Question:
-    if finding is None:
-        return Question(anchor, title, answer, chart=chart, note=note)
-    return Question(anchor, title, answer, _YES[finding.word], finding.word, chart, note)
+def _cost(row: Mapping[str, Any], single: Mapping[str, Any] | None) -> str:
+    """Say how many passes a policy needed, and how its mean log q compares with one token per pass."""
+    name = display_name(str(row["order"]))
+    text = f"{name} needs {_count(row['passes'])} passes for {_count(row['n'])} tokens"
+    if single is None:
+        return f"{text}."
+    change = row["mean"] - single["mean"]
+    way = "higher" if change >= 0 else "lower"
+    return f"{text}; its mean log q is {abs(change):.2f} nats {way} than with one token per pass."
 
 
 def _named(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -250,7 +292,7 @@ def _dot(cell: Estimate, *, hollow: bool = False) -> Dot:
 
 
 def interval(cell: Estimate, digits: int) -> str:
-    """Return ``0.49 (0.41 to 0.57)``; a value that these digits would hide, in powers of ten."""
+    """Return ``0.49 (0.41 to 0.57)``; a value that these digits would round to 0, as a power of ten."""
     if 0 < abs(cell.value) < 0.5 * 10.0**-digits:
         return _small(cell.value)
     text = _signed_minus(f"{cell.value:.{digits}f}")
@@ -267,12 +309,8 @@ def _small(value: float) -> str:
     return f"{_signed_minus(digits)} × 10{raised}"
 
 
-def _mean(count: float) -> str:
+def _count(count: float) -> str:
     return f"{count:.1f}".removesuffix(".0")
-
-
-def _signed(value: float) -> str:
-    return ("+" if value >= 0 else "−") + f"{abs(value):.2f}"
 
 
 def _signed_minus(text: str) -> str:
@@ -280,7 +318,7 @@ def _signed_minus(text: str) -> str:
 
 
 def _key(name: str, value: object) -> str:
-    """Return a row's key for people: an order under its name in figures, nothing for what is not there."""
+    """Return a row's key for people: an order by its name in figures, an empty text for a missing value."""
     if isinstance(value, Estimate):
         value = f"{value.value:g}"
     if value in (None, "(none)"):

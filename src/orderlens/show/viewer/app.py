@@ -1,9 +1,9 @@
-"""The viewer's web application: a page, its built files, and four questions. Reads only.
+"""The viewer's web application: a page, its built files and four read-only endpoints.
 
-No address names a file: assets come from a fixed list, runs and samples are looked up among the opened runs.
-``Guard`` answers only requests to this machine's own name, with the token, that read. Checking ``Host`` stops
-pages elsewhere that had their name resolved to this machine; the token stops other users of it. Every answer
-tells the browser to run nothing but our own script and to send the address nowhere.
+No address names a file: assets come from a fixed list, and runs and samples from the opened runs. ``Guard``
+answers only read requests to this machine's name that carry the token. Checking ``Host`` prevents DNS
+rebinding; the token keeps out other users of the machine. Headers let the browser run only our script and
+send no referrer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from orderlens.common.templating import fill
 from orderlens.errors import OrderLensError, RunError, UserInputError, one_line
 from orderlens.show.report.page import asset
 from orderlens.show.viewer.index import Index, Query
-from orderlens.show.views import fetch_sample, plain_sample
+from orderlens.show.views import column_terms, fetch_sample, plain_sample
 from orderlens.show.views.film import film
 from orderlens.store.reader import Run
 
@@ -57,8 +57,8 @@ def make_app(run: Run, token: str, hosts: frozenset[str]) -> Starlette:
 
     Args:
         run: one or several opened runs.
-        token: without it nothing is answered.
-        hosts: the only values of a request's ``Host`` that are answered.
+        token: requests without it are refused.
+        hosts: allowed values of a request's ``Host``.
     """
     index = Index(run)
 
@@ -78,12 +78,12 @@ def make_app(run: Run, token: str, hosts: frozenset[str]) -> Starlette:
         return _json(await run_in_threadpool(index.page, query_of(dict(request.query_params))))
 
     async def sample(request: Request) -> Response:
-        asked = request.query_params
-        return _json(await run_in_threadpool(_sample, run, asked.get("run", ""), asked.get("id", "")))
+        params = request.query_params
+        return _json(await run_in_threadpool(_sample, run, params.get("run", ""), params.get("id", "")))
 
     async def picture(request: Request) -> Response:
-        asked = request.query_params
-        named = (asked.get("run", ""), asked.get("id", ""), asked.getlist("trace"))
+        params = request.query_params
+        named = (params.get("run", ""), params.get("id", ""), params.getlist("trace"))
         return Response(await run_in_threadpool(_film, run, *named), media_type="image/svg+xml")
 
     app = Starlette(
@@ -102,7 +102,7 @@ def make_app(run: Run, token: str, hosts: frozenset[str]) -> Starlette:
 
 
 def _answered(endpoint: Endpoint) -> Endpoint:
-    """Turn our own errors into an answer that the page shows."""
+    """Turn our errors into an answer that the page shows."""
 
     async def wrapped(request: Request) -> Response:
         try:
@@ -115,7 +115,7 @@ def _answered(endpoint: Endpoint) -> Endpoint:
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    # ASCII: half a character in a text must not end an answer
+    # ASCII: an unpaired surrogate in a text must not break the answer
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return Response(text, status, media_type="application/json")
 
@@ -129,6 +129,7 @@ def _catalogue(run: Run, index: Index) -> dict[str, Any]:
         "orders": run.order_labels() or index.orders(),
         "graded": index.is_graded,
         "notes": _unfinished([name for name in run.names if not run.only([name]).is_complete]),
+        "terms": column_terms(),
     }
 
 
@@ -136,8 +137,8 @@ def _unfinished(names: list[str]) -> list[str]:
     if not names:
         return []
     one = f"Run {names[0]} was not complete" if len(names) == 1 else f"{len(names)} runs were not complete"
-    told = f"{one} ({', '.join(names[:6])})" if len(names) > 1 else one
-    return [printable(f"{told} when the viewer was started; start it again to see what came since.")]
+    named = f"{one} ({', '.join(names[:6])})" if len(names) > 1 else one
+    return [printable(f"{named} when the viewer was started; restart it to see the newer traces.")]
 
 
 def _sample(run: Run, name: str, sample_id: str) -> dict[str, Any]:
@@ -149,18 +150,18 @@ def _film(run: Run, name: str, sample_id: str, traces: list[str]) -> str:
     return film(sample, [sample.trace(label) for label in traces[:FILMED]])
 
 
-def query_of(asked: dict[str, str]) -> Query:
+def query_of(params: dict[str, str]) -> Query:
     """Read the list's parameters.
 
     Raises:
-        UserInputError: one of them is not what it should be.
+        UserInputError: a value is not allowed.
     """
-    known: dict[str, Any] = {name: value for name, value in asked.items() if name in _TEXTS}
+    known: dict[str, Any] = {name: value for name, value in params.items() if name in _TEXTS}
     for name in ("page", "cascade"):
-        if name in asked:
-            known[name] = _whole_number(name, asked[name])
+        if name in params:
+            known[name] = _whole_number(name, params[name])
     for name in ("descending", "whole"):
-        known[name] = asked.get(name, "true") == "true"
+        known[name] = params.get(name, "true") == "true"
     return Query(**known)
 
 
@@ -169,12 +170,14 @@ _TEXTS = ("run", "order", "text", "correct", "where", "sort")
 
 def _whole_number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise UserInputError(f"'{text[:20]}' is no {name}; give a whole number")
+        raise UserInputError(
+            f"'{text[:20]}' is not a value of {name}; use a whole number from 0 to 999999999"
+        )
     return int(text)
 
 
 class Guard:
-    """Middleware in front of everything."""
+    """Middleware that refuses requests from elsewhere, without the token, or that do not read."""
 
     def __init__(self, app: ASGIApp, token: str, hosts: frozenset[str]) -> None:
         self.app = app
@@ -182,7 +185,7 @@ class Guard:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse in one line."""
+        """Answer the request, or refuse it in one line."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -200,7 +203,7 @@ class Guard:
         await answer(scope, receive, sealed)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and reason, None for a request that may pass."""
+        """Return status and reason; None for an allowed request."""
         headers = Headers(scope=scope)
         named = headers.getlist("host")
         if len(named) != 1 or named[0].lower() not in self._hosts:

@@ -1,12 +1,11 @@
-"""The list of traces behind the viewer: a table in DuckDB's memory, filtered, sorted and cut into pages.
+"""The viewer's list of traces: a table in DuckDB's memory, filtered, sorted and cut into pages.
 
-It is made in three steps, so that the first page never waits for a large run: the first few hundred traces;
-path statistics of all, in one pass over the reveals; then texts, verdicts and EOS cascades. A question waits
-for a later step only if it needs it. Conditions are written ``var > 0.5, mean < -1``. Runs are never written
-to.
+It is filled in three stages, so that the first page never waits for a large run: the first few hundred
+traces; path statistics of all traces; then texts, verdicts and EOS cascades. A request waits for a later
+stage only if it needs it. Conditions are written ``var > 0.5, mean < -1``. Runs are only read.
 """
 
-# ruff: noqa: S608  statements are made of constants; what a reader asks for travels as parameters
+# ruff: noqa: S608  statements consist of constants; values of a request are passed as parameters
 
 from __future__ import annotations
 
@@ -42,20 +41,18 @@ SORTS = {
     "correct": ("correct",),
     "n": ("n",),
 }
-"""By what the list is sorted, by the name of the column on the page."""
+"""Column on the page → columns that the list is sorted by."""
 
 _KEYS = ", ".join(f'"{name}"' for name in KEY)
 _SAME = " AND ".join(f'a."{name}" IS NOT DISTINCT FROM b."{name}"' for name in KEY)
-_LIKELY = "FILTER (likelihood IN ('exact', 'estimate') AND n_passes >= n + n_overflow) OVER beside"
+_FIXED = "temperature IS NULL AND likelihood IN ('exact', 'estimate') AND n_passes >= n + n_overflow"
+_LIKELY = f"FILTER ({_FIXED}) OVER comparable"
 
-_LISTED = f"""
-SELECT row_number() OVER () AS row, {_KEYS}, n, n_eos, n_overflow, n_passes AS passes,
-    CASE WHEN isfinite(mean) THEN mean END AS mean,
-    CASE WHEN isfinite(var) THEN var END AS var,
-    CASE WHEN count(*) {_LIKELY} > 1 THEN max(mean) {_LIKELY} - min(mean) {_LIKELY} END AS gap
-FROM {{}}
-WINDOW beside AS (PARTITION BY run, task, temperature, sample_id)
-"""
+_FINITE = ", ".join(f"CASE WHEN isfinite({name}) THEN {name} END AS {name}" for name in ("mean", "var"))
+_GAP = f"CASE WHEN count(*) {_LIKELY} > 1 THEN max(mean) {_LIKELY} - min(mean) {_LIKELY} END AS gap"
+_COUNTS = "n, n_eos, n_overflow, n_passes AS passes"
+_WINDOW = "WINDOW comparable AS (PARTITION BY run, task, temperature, sample_id)"
+_LISTED = f"SELECT row_number() OVER () AS row, {_KEYS}, {_COUNTS}, {_FINITE}, {_GAP} FROM {{}} {_WINDOW}"
 PEEK = f"CREATE TABLE peek AS {_LISTED.format('peeked')}"
 TRACES = f"CREATE TABLE traces AS {_LISTED.format('samples')}"
 
@@ -75,7 +72,7 @@ SELECT a.row, b.eos_cascade::BIGINT AS cascade FROM sealed b JOIN traces a ON {_
 SEALING = "SELECT DISTINCT run FROM traces WHERE n_eos > 0"
 """The runs that may have cascades."""
 LATER = (_TEXTS, _VERDICTS, _CASCADES)
-"""What follows the list."""
+"""Statements that add texts, verdicts and cascades to the list."""
 
 _SHOWN = f"row, {_KEYS}, {', '.join(_NUMBERS)}"
 FIRST = f"SELECT {_SHOWN}, 0 AS cascade, NULL AS correct, NULL AS text, NULL AS prompt FROM {{}}"
@@ -85,7 +82,7 @@ FROM traces LEFT JOIN cascades USING (row) LEFT JOIN judged USING (row) LEFT JOI
 """
 
 _NAMED = {"var": "var", "mean": "mean", "gap": "gap", "passes": "passes", "eos": "cascade", "n": "n"}
-"""What may be named → the column of the list."""
+"""Name in a condition → column of the list."""
 _WAYS = {"≤": "<=", "≥": ">="}
 _BETWEEN = re.compile(r"[,;&]|\band\b", re.IGNORECASE)
 _ONE = re.compile(
@@ -107,7 +104,7 @@ def parse_ranges(text: str) -> tuple[Range, ...]:
     """Return the conditions of a text, all of which must hold.
 
     Raises:
-        UserInputError: a part of it is no condition.
+        UserInputError: a part of it is not a condition.
     """
     return tuple(_parsed(part) for part in _BETWEEN.split(text) if part.strip())
 
@@ -118,7 +115,7 @@ def _parsed(part: str) -> Range:
     if found is None or column is None:
         known = ", ".join(_NAMED)
         raise UserInputError(
-            f"'{part.strip()[:40]}' is no condition; write for example: var > 0.5, mean < -1 ({known})"
+            f"'{part.strip()[:40]}' is not a condition; write for example: var > 0.5, mean < -1 ({known})"
         )
     return Range(column, _WAYS.get(found[2], found[2]), float(found[3].replace("−", "-")))
 
@@ -129,19 +126,19 @@ _LATE_SORTS = ("cascade", "correct")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the list is asked for; the fields of ``Query`` in ``frontend/src/types.ts``.
+    """Filters, sorting and page of the list; the fields of ``Query`` in ``frontend/src/types.ts``.
 
     Attributes:
         run: a run's name; empty for all.
         order: an order's label; empty for all.
-        text: looked for in ids, prompts and texts, whatever the case.
+        text: searched in ids, prompts and texts, ignoring case.
         correct: the verdict; empty for any.
-        cascade: at least this many steps of EOS.
+        cascade: minimum length of the EOS cascade.
         where: conditions on numbers, ``var > 0.5, mean < -1``.
         sort: one of ``SORTS``.
-        descending: from the largest down; undefined values stand last either way.
+        descending: largest first; undefined values come last in both directions.
         page: from 0.
-        whole: wait until everything is known.
+        whole: wait until all rows are read.
     """
 
     run: str = ""
@@ -159,7 +156,7 @@ class Query:
         if self.sort not in SORTS:
             raise UserInputError(f"cannot sort by '{self.sort}' (use {', '.join(SORTS)})")
         if self.correct not in ("", "yes", "no", "none"):
-            raise UserInputError(f"'{self.correct}' is no verdict (use yes, no or none)")
+            raise UserInputError(f"'{self.correct}' is not a verdict; use yes, no or none")
         if not 0 <= self.page < 1 << 31 or not 0 <= self.cascade < 1 << 31:
             raise UserInputError("page and cascade are whole numbers from 0 on")
         parse_ranges(self.where)
@@ -171,10 +168,10 @@ class Query:
 
     @property
     def needs_whole(self) -> bool:
-        """Whether texts, verdicts or cascades decide what is shown, or where."""
+        """Whether filters or sorting need texts, verdicts or cascades."""
         late = any(item.column in _LATE_SORTS for item in self.ranges)
-        asked = self.sort in _LATE_SORTS or self.text or self.correct or self.cascade
-        return bool(self.whole or asked or late)
+        by_query = self.sort in _LATE_SORTS or self.text or self.correct or self.cascade
+        return bool(self.whole or by_query or late)
 
 
 def _cascades(run: Run) -> pa.Table:
@@ -185,7 +182,7 @@ def _cascades(run: Run) -> pa.Table:
 
 
 class Index:
-    """The list of the traces of a run; made in a thread of its own from the moment it exists."""
+    """The list of the traces of a run; a background thread fills it from the start."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -206,7 +203,7 @@ class Index:
             sealing = [run for (run,) in whole.execute(SEALING).fetchall()]
             whole.register("sealed", _cascades(self.run.only(sealing)))
             self._step("whole", whole, LATER)
-        except BaseException as error:  # noqa: BLE001  told to whoever asks
+        except BaseException as error:  # noqa: BLE001  raised again by ``wait``
             self._error = error
         finally:
             for step in self._steps.values():
@@ -219,7 +216,7 @@ class Index:
         self._steps[name].set()
 
     def wait(self, step: str = "whole") -> None:
-        """Wait until a step is made: ``peek``, ``traces`` or ``whole``.
+        """Wait until a stage is ready: ``peek``, ``traces`` or ``whole``.
 
         Raises:
             OrderLensError: the run cannot be read.
@@ -234,10 +231,10 @@ class Index:
         return [row[0] for row in self._fetch("traces", 'SELECT DISTINCT "order" FROM traces ORDER BY 1', [])]
 
     def page(self, query: Query) -> dict[str, Any]:
-        """Return the ``rows`` of one page, the ``total``, and what they are of: ``state``.
+        """Return the ``rows`` of one page, the ``total``, and how complete they are (``state``).
 
-        The state is ``whole``, ``traces`` (texts, verdicts and cascades are not known yet) or ``peek`` (the
-        first traces of the run; the total counts those).
+        The state is ``whole``, ``traces`` (texts, verdicts and cascades are not read yet) or ``peek`` (only
+        the first traces of the run are read and counted).
         """
         self.wait("whole" if query.needs_whole else "peek")
         state = max(self._connections, key=_ORDER.index)
@@ -255,7 +252,7 @@ class Index:
         return {"total": total, "rows": [_row(row) for row in found], "size": PAGE_ROWS, "state": state}
 
     def _fetch(self, state: str, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
-        cursor = self._connections[state].cursor()  # one per question: they may come side by side
+        cursor = self._connections[state].cursor()  # one per request: requests may run in parallel
         try:
             return list(cursor.execute(statement, values).fetchall())
         finally:
@@ -266,7 +263,7 @@ _ORDER = ("peek", "traces", "whole")
 
 
 def _conditions(query: Query) -> tuple[str, list[Any]]:
-    """Return the WHERE clause and its values; nothing of the question enters the statement itself."""
+    """Return the WHERE clause and its values; no text of the query enters the statement itself."""
     parts: list[tuple[str, list[Any]]] = [("true", [])]
     if query.run:
         parts.append(("run = ?", [query.run]))

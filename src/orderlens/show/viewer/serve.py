@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
+import sys
 import threading
 import webbrowser
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from orderlens.errors import MissingPackageError, UserInputError
-from orderlens.store.reader import Run
+from orderlens.store.reader import Run, open_run
 
 ADDRESS = "127.0.0.1"
-"""Only this machine; there is no option to listen elsewhere."""
+"""Only this machine; no option changes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,28 @@ class Place:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The names under which a browser on this machine may ask."""
+        """Allowed values of ``Host`` for a browser on this machine."""
         names = (ADDRESS, "localhost")
         short = names if self.port == 80 else ()
         return frozenset({*(f"{name}:{self.port}" for name in names), *short})
+
+
+def view(runs: Run | str | os.PathLike[str], *, port: int = 0, browser: bool = True) -> None:
+    """Show runs in the browser until interrupted (Ctrl-C); only this machine is answered.
+
+    Args:
+        runs: an opened run or several (``open_run``), or the path of a folder.
+        port: port on 127.0.0.1; 0 takes a free one.
+        browser: open the page; otherwise only its address is printed.
+    """
+    run = runs if isinstance(runs, Run) else open_run(runs)
+
+    def print_address(place: Place) -> None:
+        sys.stdout.write(f"{place.address}\n")
+        sys.stdout.flush()
+
+    with suppress(KeyboardInterrupt):  # the usual end
+        serve(run, port=port, browser=browser, ready=print_address)
 
 
 def serve(
@@ -45,7 +66,7 @@ def serve(
         run: one or several opened runs.
         port: 0 takes a free one.
         browser: open the page.
-        ready: called with the place once it is taken.
+        ready: called with the address and port once the server listens.
 
     Raises:
         UserInputError: the port is taken.
@@ -70,7 +91,7 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-    app.state.index.wait("peek")  # so that the first page has rows, and a damaged run is told here
+    app.state.index.wait("peek")  # so that the first page has rows, and a damaged run is reported here
     ready(place)
     if browser:
         opening = threading.Timer(0.3, webbrowser.open, [place.address])
@@ -84,7 +105,7 @@ def _listen(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((ADDRESS, port))
-        listening.listen(128)  # whoever asks from now on waits for the server instead of being refused
+        listening.listen(128)  # requests wait for the server from now on instead of being refused
     except (OSError, OverflowError) as error:
         listening.close()
         raise UserInputError(

@@ -1,8 +1,7 @@
-"""Traces of one sample as an animated SVG: tokens appear where and when they were revealed, over and over.
+"""Traces of one sample as an animated SVG: tokens appear at their positions in the order of their reveal.
 
-One self-contained file without scripts or fonts: what moves is CSS, so that it plays inside a README too.
-Readers who asked for less motion, and programs that know no animation, see the finished text with its reveal
-numbers.
+One self-contained file without scripts or fonts. The animation is CSS, so it also plays inside a README.
+Readers who prefer reduced motion, and programs without animation, see the finished text with reveal numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from orderlens.show.views.trace import TraceView
 _WIDTH, _MARGIN, _LETTER = 880.0, 16.0, 7.3
 """Pixels: the picture, its margin, a letter of a token."""
 _LINE, _BOX, _HEAD = 42.0, 22.0, 26.0
-"""Pixels: a line of tokens with their numbers, a token's box, the line that says whose trace it is."""
+"""Pixels: a line of tokens with their numbers, a token's box, the heading of a trace."""
 _QUIET, _PROMPT_LINES, _PROMPT_LETTERS = 17.0, 2, 118
 """Pixels of a line of the prompt, how many lines of it are shown, and their letters."""
 _PASS, _LONGEST, _HOLD, _BEFORE = 0.32, 20.0, 3.5, 0.6
@@ -41,13 +40,13 @@ class Stay:
 
 
 def stays(trace: TraceView) -> list[Stay]:
-    """Return what stood where and when, over all passes."""
+    """Return the tokens of all positions over all passes, with the passes between which each was there."""
     out: list[Stay] = []
     open_: dict[int, Stay] = {}
     events = sorted({*trace.reveals.forward.tolist(), *(item.forward for item in trace.revisions)})
     for forward in events:
         for cell in canvas(trace, forward):
-            token = None if cell.state in ("masked", "taken back") else cell.token_id
+            token = None if cell.state in ("masked", "remasked") else cell.token_id
             before = open_.get(cell.position)
             if before is not None and (token, cell.step) != (before.token_id, before.step):
                 out.append(Stay(before.position, before.token_id, before.step, before.first, forward))
@@ -58,11 +57,11 @@ def stays(trace: TraceView) -> list[Stay]:
 
 
 def film(sample: Drawable, traces: Sequence[TraceView]) -> str:
-    """Return an SVG in which traces of a sample fill side by side in time, below each other.
+    """Return an SVG in which traces of a sample are decoded at the same time, below each other.
 
     Args:
         sample: the sample, for the texts of tokens.
-        traces: which of its traces; all take one pass at a time, so that fewer passes end sooner.
+        traces: which of its traces; each pass takes the same time in all of them.
     """
     clock = _Clock(max((trace.n_passes for trace in traces), default=1))
     given = _given(sample.prompt or "")
@@ -88,7 +87,7 @@ def film(sample: Drawable, traces: Sequence[TraceView]) -> str:
 
 
 def _given(prompt: str) -> list[str]:
-    """Return the end of the prompt, which the tokens answer or continue, in few lines."""
+    """Return the end of the prompt in at most ``_PROMPT_LINES`` lines."""
     words = " ".join(printable(prompt).split())
     lines = wrap(words, _PROMPT_LETTERS)
     kept = lines[-_PROMPT_LINES:]
@@ -96,7 +95,7 @@ def _given(prompt: str) -> list[str]:
 
 
 class _Clock:
-    """Which part of a round each pass falls on; notes the stays that are to be seen."""
+    """Times of the animation: when each pass shows, as a share of one round."""
 
     def __init__(self, passes: int) -> None:
         self.passes = max(passes, 1)
@@ -111,18 +110,18 @@ class _Clock:
         return f"{100 * (self._start + self._each * forward) + shift:.2f}"
 
     def name(self, stay: Stay) -> str:
-        """Return the class of what is to be seen during a stay."""
+        """Return the CSS class of a token that is visible during a stay."""
         found = f"p{stay.first}" if stay.until is None else f"p{stay.first}-{stay.until}"
         self._used[found] = stay
         return found
 
     def shows(self) -> list[tuple[str, int, int | None]]:
-        """Return all classes given out, with their first pass and the one that ends them."""
+        """Return all CSS classes with the pass that shows them and the pass that hides them."""
         return [(name, stay.first, stay.until) for name, stay in self._used.items()]
 
 
 def _pane(sample: Drawable, trace: TraceView, clock: _Clock, top: float) -> tuple[dict[str, Any], float]:
-    """Return what is drawn of one trace, and its height."""
+    """Return the drawing of one trace, and its height."""
     standing = stays(trace)
     spelled = speller(sample, trace)
     words = {item: spelled(item.token_id) for item in standing}
@@ -145,7 +144,7 @@ def _pane(sample: Drawable, trace: TraceView, clock: _Clock, top: float) -> tupl
 
 
 def _places(widths: dict[int, float], top: float) -> tuple[dict[int, tuple[float, float]], float]:
-    """Return where each position's box stands, in lines from left to right, and where the lines end."""
+    """Return the corner of each position's box, in lines from left to right, and the lower end of all."""
     x, y, out = _MARGIN, top + 12, {}
     for place in sorted(widths):
         if x + widths[place] > _WIDTH - _MARGIN and x > _MARGIN:
@@ -156,7 +155,7 @@ def _places(widths: dict[int, float], top: float) -> tuple[dict[int, tuple[float
 
 
 def _token(item: Stay, logq: float, middle: float, y: float) -> dict[str, Any]:
-    """Return a revealed token over its mask: the stronger its ground, the less probable it was."""
+    """Return a revealed token; a stronger background means less probable."""
     doubt = 0.0 if math.isnan(logq) else 1 - math.exp(min(logq, 0.0))
     final = item.until is None
     return {

@@ -1,7 +1,7 @@
-"""Views as JSON values: what the front end reads (``frontend/src/types.ts`` names the same fields).
+"""Views as JSON values for the front end (``frontend/src/types.ts`` names the same fields).
 
-Columns stay columns, undefined numbers become null, unsafe characters of texts become their escapes, and
-log-probabilities keep six decimals, far finer than any pixel.
+Columns stay columns. Undefined numbers become null, unsafe characters become escapes, and log-probabilities
+keep six decimals.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from orderlens.analysis.glossary import explain
 from orderlens.common.plaintext import printable
 from orderlens.show.views.replay import first_divergence
 from orderlens.show.views.sample import SampleView
@@ -21,6 +22,8 @@ from orderlens.show.views.trace import FLAGS, NUMBERS, TraceKey, TraceView
 DECIMALS = 6
 SNIPPET = 160
 """Characters of a text in a list."""
+LISTED = ("name", "label", "var", "mean", "gap", "passes", "cascade", "correct")
+"""Columns of the list of samples, as ``frontend/src/samples.ts`` names them."""
 _COLUMNS = ("forward", "block", "position", "token_id", "n_tied", "n_committed")
 _STATS = ("n", "mean", "var", "log_prob", "min", "bottleneck_rate", "gini", "gini_mean")
 
@@ -41,6 +44,16 @@ def plain_sample(sample: SampleView) -> dict[str, Any]:
             {"a": a, "b": b} | asdict(first_divergence(sample.traces[a], sample.traces[b]))
             for a, b in itertools.combinations(range(len(sample.traces)), 2)
         ],
+    }
+
+
+def column_terms() -> dict[str, dict[str, str]]:
+    """Return what the columns of the list of samples mean: column → term, meaning and unit."""
+    found = {name: explain(name, "viewer") for name in LISTED}
+    return {
+        name: {"term": entry.term, "meaning": entry.meaning, "unit": entry.unit}
+        for name, entry in found.items()
+        if entry is not None
     }
 
 
@@ -89,6 +102,7 @@ def plain_trace(trace: TraceView) -> dict[str, Any]:
         "text": _text(trace.text),
         "finish_reason": _text(trace.finish_reason),
         "likelihood": trace.likelihood,
+        "standing": None if trace.standing is None else _numbers(asdict(trace.standing)),
         "verdict": _verdict(trace),
         "stats": _numbers({name: getattr(trace.stats, name) for name in _STATS}),
         "n_passes": trace.n_passes,

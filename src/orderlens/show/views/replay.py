@@ -7,7 +7,7 @@ from typing import Literal
 
 from orderlens.show.views.trace import ShownRevision, TraceView
 
-State = Literal["masked", "new", "earlier", "edited", "taken back"]
+State = Literal["masked", "new", "earlier", "edited", "remasked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,8 @@ class Cell:
 
     Attributes:
         position: in the sequence.
-        state: masked; new (revealed by this pass); earlier; edited or taken back (by this pass).
-        token_id: the token that stands there, or that was just taken back; None while masked.
+        state: masked; new (revealed by this pass); earlier; edited or remasked (by this pass).
+        token_id: the token at this position, or the one just remasked; None while masked.
         step: its reveal number, counted from 0; None before its last reveal.
         edited: whether another token was revealed there first.
     """
@@ -30,7 +30,7 @@ class Cell:
 
 
 def canvas(trace: TraceView, forward: int) -> tuple[Cell, ...]:
-    """Return the positions of a trace from left to right, as they stand after pass ``forward`` (from 0).
+    """Return the positions of a trace from left to right, in their state after pass ``forward`` (from 0).
 
     −1 gives the empty canvas.
     """
@@ -56,10 +56,10 @@ def _cell(trace: TraceView, row: int, changes: list[ShownRevision], forward: int
 
 
 def _cell_before(place: int, last: ShownRevision, forward: int) -> Cell:
-    """Return a position before its last reveal, as the last thing that happened to it left it."""
+    """Return the cell of a position before its last reveal, from its latest change."""
     now = last.forward == forward
     if last.new_token is None:
-        return Cell(place, "taken back", last.old_token) if now else Cell(place, "masked")
+        return Cell(place, "remasked", last.old_token) if now else Cell(place, "masked")
     if last.event == "edit":
         return Cell(place, "edited" if now else "earlier", last.new_token, edited=True)
     return Cell(place, "new" if now else "earlier", last.new_token)
@@ -70,9 +70,8 @@ class Divergence:
     """The first difference of two traces.
 
     Attributes:
-        forward: first pass after which other positions, or other tokens, had been committed; None where the
-            two agree pass by pass.
-        step: smallest reveal number of that pass, in the trace that committed by it.
+        forward: first pass that committed other positions or other tokens; None where all passes agree.
+        step: smallest reveal number of that pass.
         position: leftmost position at which the finished texts differ; None where they are equal.
     """
 
@@ -94,7 +93,7 @@ def _first_pass(a: TraceView, b: TraceView) -> int | None:
 
 
 def _events(trace: TraceView) -> dict[int, set[tuple[int, int | None]]]:
-    """Return pass → what it put where (None: taken back)."""
+    """Return pass → (position, token) pairs that it committed (token None: remasked)."""
     shown = trace.reveals
     out: dict[int, set[tuple[int, int | None]]] = {}
     for forward, place, token in zip(shown.forward, shown.position, shown.token_id, strict=True):

@@ -1,4 +1,4 @@
-"""All traces of one sample with the texts of their tokens, read from the row groups that hold them."""
+"""All traces of one sample with the texts of their tokens, read from the row groups that contain them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from orderlens.errors import RunError
+from orderlens.metrics.census import SpanCensus
 from orderlens.registry import suggest
 from orderlens.rules import spec_of
 from orderlens.show.views.film import film
 from orderlens.show.views.sketch import WIDTH, Drawable, markup, sketch
-from orderlens.show.views.trace import Reveals, ShownVerdict, TraceKey, TraceView, revisions_of
+from orderlens.show.views.trace import Reveals, ShownVerdict, Standing, TraceKey, TraceView, revisions_of
 from orderlens.store.codec import sort_rows
 from orderlens.store.reader import Run
 from orderlens.store.sample_identity import same_content
 from orderlens.store.samples import likelihood
-from orderlens.store.sources import Source
+from orderlens.store.sources import RunSource
 from orderlens.store.verdicts import latest_verdicts
 
 KEY = tuple(item.name for item in fields(TraceKey))
@@ -82,7 +84,7 @@ class SampleView:
 
         Args:
             order: label of a trace, as for ``trace``; the first few traces by default.
-            against: label of another one, drawn beside it.
+            against: label of another trace, drawn next to it.
         """
         named = [label for label in (order, against) if label is not None]
         return Shown(self, tuple(map(self.trace, named)) or self.traces[:MOST])
@@ -110,21 +112,22 @@ class SampleView:
         )
 
     def gap(self, trace: TraceView) -> float:
-        """Return the largest − smallest mean log q over the orders beside which ``trace`` was made.
+        """Return the largest − smallest mean log q over the orders that are comparable with ``trace``.
 
-        Those are the traces of the same run, task and temperature that reveal one token per pass and whose
-        summed log q is a likelihood or an estimate of one; NaN where fewer than two are. Sets of tokens are
-        scored as if independent, so that they differ under one and the same joint distribution.
+        Comparable are traces of a fixed text in the same run and task with one token per pass whose summed
+        log q is a likelihood or an estimate of one. NaN with fewer than two, and for generated text: there
+        each order writes another text. Sets of tokens differ even under one joint distribution.
         """
         key = trace.key
-        beside = [
+        comparable = [
             other.stats.mean
             for other in self.traces
             if other.likelihood in ("exact", "estimate")
-            and other.is_one_by_one
-            and (other.key.run, other.key.task, other.key.temperature) == (key.run, key.task, key.temperature)
+            and other.has_one_token_per_pass
+            and (other.key.run, other.key.task, other.key.temperature) == (key.run, key.task, None)
         ]
-        return max(beside) - min(beside) if len(beside) > 1 else math.nan
+        is_fixed = key.temperature is None and len(comparable) > 1
+        return max(comparable) - min(comparable) if is_fixed else math.nan
 
     def piece(self, trace: TraceView, token_id: int) -> str:
         """Return the text of a token of one of the traces, or ``#id`` where its run does not store it."""
@@ -151,7 +154,7 @@ def fetch_sample(
         raise RunError(f"there is no run '{name}' (known: {', '.join(sources)})")
     tables = {table: _rows_of(sources, sample_id, table) for table in _TABLES}
     if name is not None:
-        tables = _beside(tables, name)
+        tables = _of_run(tables, name)
     if not tables["reveals"].num_rows:
         raise RunError(f"there is no sample '{sample_id}' in {', '.join(sources)}; {_some_ids(sources)}")
     if orders is not None:
@@ -160,14 +163,31 @@ def fetch_sample(
     if tables["verdicts"].num_rows:
         tables["verdicts"] = latest_verdicts(tables["verdicts"], rules=run.task_rules)
 
-    def stated(key: TraceKey) -> str | None:
-        return likelihood(sources[key.run].spec.get("likelihood"), key.order, key.temperature)
+    def stated(key: TraceKey, n_before: int) -> str | None:
+        return likelihood(sources[key.run].spec.get("likelihood"), key.order, key.temperature, n_before)
 
-    return sample_view(sample_id, {table: rows for table, rows in tables.items() if rows.num_rows}, stated)
+    found = {table: rows for table, rows in tables.items() if rows.num_rows}
+    return sample_view(sample_id, found, stated, _standings(_rows_of(sources, sample_id, "census")))
 
 
-def _some_ids(sources: Mapping[str, Source]) -> str:
-    """Name a few samples that there are; a run without any says so."""
+def _standings(rows: pa.Table) -> Standings:
+    """Return what finds a trace's place among all orders, where its run has a census of the text."""
+    spans: dict[str, SpanCensus] = {}
+    for row in rows.to_pylist():
+        spans[row["run"]] = SpanCensus(np.reshape(row["log_p"], (-1, len(row["positions"]))))
+
+    def standing(key: TraceKey, reveals: Reveals) -> Standing | None:
+        if (span := spans.get(key.run)) is None:
+            return None
+        log_p = float(reveals.logq.sum())
+        share, _ = span.share_below([log_p])
+        return Standing(float(share[0]), span.n_orders, span.best.log_p - log_p)
+
+    return standing
+
+
+def _some_ids(sources: Mapping[str, RunSource]) -> str:
+    """List a few sample ids of the runs, for a message."""
     found: dict[str, None] = {}
     for source in sources.values():
         for chunk in source.scan("reveals", ["sample_id"]) if "reveals" in source.tables() else ():
@@ -177,7 +197,7 @@ def _some_ids(sources: Mapping[str, Source]) -> str:
     return f"there are {', '.join(found)}" if found else "it holds no traces"
 
 
-def _rows_of(sources: Mapping[str, Source], sample_id: str, name: str) -> pa.Table:
+def _rows_of(sources: Mapping[str, RunSource], sample_id: str, name: str) -> pa.Table:
     found = []
     for run, source in sources.items():
         if name in source.tables():
@@ -186,7 +206,7 @@ def _rows_of(sources: Mapping[str, Source], sample_id: str, name: str) -> pa.Tab
     return sort_rows(pa.concat_tables(found, promote_options="permissive"), name) if found else pa.table({})
 
 
-def _beside(tables: Mapping[str, pa.Table], run: str) -> dict[str, pa.Table]:
+def _of_run(tables: Mapping[str, pa.Table], run: str) -> dict[str, pa.Table]:
     """Keep the rows of ``run``, and of other runs those tasks in which the id has the same content."""
     outputs = tables["outputs"].to_pylist()
     own = [row for row in outputs if row["run"] == run]
@@ -215,7 +235,7 @@ def _of_orders(reveals: pa.Table, sample_id: str, orders: Sequence[str]) -> pa.T
     return reveals.filter(pa.array([not {*both}.isdisjoint(orders) for both in named]))
 
 
-def _tokens(sources: Mapping[str, Source], tables: Mapping[str, pa.Table]) -> pa.Table:
+def _tokens(sources: Mapping[str, RunSource], tables: Mapping[str, pa.Table]) -> pa.Table:
     """Return the texts of the tokens that occur, with their run."""
     columns = [("reveals", "token_id"), ("revisions", "old_token"), ("revisions", "new_token")]
     parts = [tables[name][column] for name, column in columns if tables[name].num_rows]
@@ -228,13 +248,15 @@ def _tokens(sources: Mapping[str, Source], tables: Mapping[str, pa.Table]) -> pa
     return pa.concat_tables(found) if found else pa.table({})
 
 
-Likelihood = Callable[[TraceKey], str | None]
+Likelihood = Callable[[TraceKey, int], str | None]
+Standings = Callable[[TraceKey, Reveals], Standing | None]
 
 
 def sample_view(
     sample_id: str,
     tables: Mapping[str, pa.Table],
     likelihood: Likelihood | None = None,
+    standing: Standings | None = None,
 ) -> SampleView:
     """Make the view of one sample from its rows.
 
@@ -243,7 +265,9 @@ def sample_view(
         tables: rows of this sample of ``reveals`` and, where there are any, of ``revisions``, ``outputs`` and
             ``verdicts`` (those that count), and the rows of ``tokens`` that may be needed; with or without a
             column ``run``.
-        likelihood: says what the summed log q of a trace is.
+        likelihood: returns the kind of a trace's summed log q (exact, estimate or none) from its key and its
+            number of overflow reveals before requested ones.
+        standing: returns the place of a trace among all orders of its span.
 
     Raises:
         RunError: there is no trace of this sample.
@@ -256,17 +280,19 @@ def sample_view(
     traces = []
     for key, table in parts.items():
         output = next(iter(other.get("outputs", {}).get(key, [])), {})
+        reveals = Reveals.of(table)
         traces.append(
             TraceView(
                 key,
                 labels[key],
-                Reveals.of(table),
+                reveals,
                 revisions_of(other.get("revisions", {}).get(key, [])),
                 output.get("text"),
                 output.get("finish_reason"),
-                None if likelihood is None else likelihood(key),
+                None if likelihood is None else likelihood(key, reveals.n_overflow_before),
                 next(map(ShownVerdict.of, other.get("verdicts", {}).get(key, [])), None),
                 output.get("n_passes"),
+                None if standing is None else standing(key, reveals),
             )
         )
     texts = [row for rows in other.get("outputs", {}).values() for row in rows]
@@ -284,7 +310,7 @@ def _key(row: Mapping[str, Any]) -> TraceKey:
 
 
 def _by_trace(table: pa.Table) -> dict[TraceKey, pa.Table]:
-    """Split reveals into traces, in the order in which they stand."""
+    """Split reveals into traces, in their stored order."""
     rows: dict[TraceKey, list[int]] = {}
     present = table.select([name for name in KEY if name in table.column_names])
     for place, row in enumerate(present.to_pylist()):
@@ -300,7 +326,7 @@ def _rows(table: pa.Table) -> dict[TraceKey, list[Mapping[str, Any]]]:
 
 
 def _labels(keys: Sequence[TraceKey]) -> dict[TraceKey, str]:
-    """Name each trace by its order and by what else sets it apart from the others."""
+    """Name each trace by its order and by the other keys in which the traces differ."""
     differing = [
         name
         for name in ("run", "task", "temperature", "sample_seed")
@@ -315,18 +341,18 @@ def _has_seeds(order: str, keys: Sequence[TraceKey]) -> bool:
 
 def _label(key: TraceKey, differing: Sequence[str], seeded: bool) -> str:
     signs = {"run": "run ", "task": "", "temperature": "T = ", "sample_seed": "draw "}
-    told = [
+    parts = [
         f"{signs[name]}{value:g}" if isinstance(value, int | float) else f"{signs[name]}{value}"
         for name in differing
         if (value := getattr(key, name)) is not None
     ]
-    return ", ".join([key.spec if seeded else key.order, *told])
+    return ", ".join([key.spec if seeded else key.order, *parts])
 
 
 def _pieces(tokens: pa.Table | None, traces: Sequence[TraceView]) -> dict[str, dict[int, str]]:
     """Return the texts of the tokens that occur, by run: two runs may have different vocabularies.
 
-    The id −1 stands for a token of which nothing was recorded.
+    The id −1 marks a token that was not recorded.
     """
     wanted: dict[str, set[int | None]] = {}
     for trace in traces:

@@ -19,20 +19,20 @@ from orderlens.show.views.trace import ShownRevision, TraceView
 
 LEVELS = "▁▂▃▄▅▆▇█"
 WIDTH = 100
-"""Characters of a line where nobody says otherwise."""
+"""Default width of a line in characters."""
 EOS, MASK, CHANGED = "‹EOS›", "░", "*"
-"""A token that ends the text, a place that holds none, and the mark of one that was changed."""
+"""A token that ends the text, a masked position, and the mark of a changed token."""
 _LONGEST = 24
 _WORST = 5
 _BLANKS = str.maketrans({" ": "·", "\n": "↵", "\t": "→"})
 
 
 class Drawable(Protocol):
-    """What is drawn of a sample besides its traces."""
+    """The parts of a sample that are drawn besides its traces."""
 
     @property
     def sample_id(self) -> str:
-        """Its id."""
+        """The sample's id."""
 
     @property
     def prompt(self) -> str | None:
@@ -49,7 +49,7 @@ def visible(piece: str) -> str:
 
 
 def speller(sample: Drawable, trace: TraceView) -> Callable[[int | None], str]:
-    """Return what writes the tokens of a trace: EOS marked as such, None as a mask."""
+    """Return the function that writes the tokens of a trace: EOS marked as such, None as a mask."""
     ends = set(trace.reveals.token_id[trace.reveals.is_eos].tolist())
 
     def spelled(token_id: int | None) -> str:
@@ -61,12 +61,12 @@ def speller(sample: Drawable, trace: TraceView) -> Callable[[int | None], str]:
 
 
 def level(logq: float) -> str:
-    """Return a bar for q = exp(log q): eight heights from 0 to 1, ``?`` where it is not known."""
+    """Return a bar for q = exp(log q): eight heights from 0 to 1, ``?`` where q is unknown."""
     return "?" if math.isnan(logq) else LEVELS[min(int(math.exp(min(logq, 0.0)) * 8), 7)]
 
 
 def sparkline(trace: TraceView, width: int = WIDTH) -> str:
-    """Return q along the steps; where there are more steps than ``width``, a bar is the lowest of several."""
+    """Return q by step; with more steps than ``width``, each bar is the lowest q of several steps."""
     values = trace.reveals.logq
     parts = np.array_split(values, min(width, len(values))) if len(values) else []
     return "".join(level(float(part.min())) for part in parts)
@@ -75,14 +75,14 @@ def sparkline(trace: TraceView, width: int = WIDTH) -> str:
 def summary(trace: TraceView) -> str:
     """Return a trace's numbers in a line."""
     stats = trace.stats
-    told = [
+    numbers = [
         f"{counted(len(trace.reveals), 'token')} in {_passes(trace.n_passes)}",
         f"mean log q {stats.mean:.3f}",
         f"Var {stats.var:.3f}",
     ]
     if trace.verdict is not None and trace.verdict.correct is not None:
-        told.append("correct" if trace.verdict.correct else "not correct")
-    return f"{printable(trace.label)}: {', '.join(told)}"
+        numbers.append("correct" if trace.verdict.correct else "not correct")
+    return f"{printable(trace.label)}: {', '.join(numbers)}"
 
 
 def _passes(n: int) -> str:
@@ -114,7 +114,7 @@ def _cut(text: str, width: int) -> str:
 
 
 Row = dict[int, str]
-"""Position → what stands there."""
+"""Position → text of the cell."""
 
 
 def _grid(sample: Drawable, traces: Sequence[TraceView], width: int) -> Iterator[str]:
@@ -132,7 +132,7 @@ def _grid(sample: Drawable, traces: Sequence[TraceView], width: int) -> Iterator
 
 
 def _rows(sample: Drawable, traces: Sequence[TraceView]) -> Iterator[tuple[str, Row]]:
-    """Yield named rows; a trace whose tokens are those of the one before does not repeat them."""
+    """Yield named rows; tokens are repeated only where they differ from those of the trace above."""
     before: Row = {}
     for trace in traces:
         shown, spelled = trace.reveals, speller(sample, trace)
@@ -181,7 +181,7 @@ def _worst(sample: Drawable, trace: TraceView) -> Iterator[str]:
 
 
 def _changes(sample: Drawable, trace: TraceView) -> Iterator[str]:
-    """Yield what was replaced or taken back, the first few of it."""
+    """Yield the first few changes: tokens replaced or remasked."""
     found = [item for item in trace.revisions if item.old_token is not None]
     if not found:
         return
@@ -195,13 +195,17 @@ def _changes(sample: Drawable, trace: TraceView) -> Iterator[str]:
 
 def _change(item: ShownRevision, spelled: Callable[[int | None], str]) -> str:
     if item.new_token is None:
-        return f"{spelled(item.old_token)} taken back"
+        return f"{spelled(item.old_token)} remasked"
     return f"{spelled(item.old_token)} became {spelled(item.new_token)}"
 
 
 def _difference(a: TraceView, b: TraceView) -> str:
     found = first_divergence(a, b)
-    when = "they agree pass by pass" if found.forward is None else f"they part in pass {found.forward + 1}"
+    when = (
+        "they commit the same tokens in every pass"
+        if found.forward is None
+        else f"they first differ in pass {found.forward + 1}"
+    )
     if found.position is None:
         return f"{when}; the texts are equal"
     return f"{when}; the texts first differ at position {found.position}"
@@ -240,16 +244,16 @@ def _pane(sample: Drawable, trace: TraceView) -> dict[str, Any]:
 
 
 def _marked_token(trace: TraceView, cell: Cell, text: str) -> dict[str, str]:
-    """Return one token; the darker its ground, the less probable it was, and its title says it in numbers."""
+    """Return one token; a darker background means less probable, and the title has the numbers."""
     shown = trace.reveals
     row = int((shown.position == cell.position).nonzero()[0][0])
     logq = float(shown.logq[row])
     changes = sum(item.position == cell.position and item.old_token is not None for item in trace.revisions)
-    told = f"position {cell.position}, pass {int(shown.forward[row]) + 1}, log q {logq:.3f}"
-    told += f", changed {changes} times" if changes else ""
+    title = f"position {cell.position}, pass {int(shown.forward[row]) + 1}, log q {logq:.3f}"
+    title += f", changed {changes} times" if changes else ""
     ground = f"rgba(31,119,180,{0.6 * (1 - math.exp(min(logq, 0.0))):.2f})" if logq == logq else "none"
     number = f"{int(shown.step[row]) + 1}{CHANGED if changes else ''}"
-    return {"text": text, "told": told, "ground": ground, "number": number}
+    return {"text": text, "title": title, "ground": ground, "number": number}
 
 
 def _bars(trace: TraceView) -> list[dict[str, Any]]:
@@ -263,14 +267,14 @@ def _bars(trace: TraceView) -> list[dict[str, Any]]:
 
 
 def cell_len(text: str) -> int:
-    """Return the columns that ``text`` takes; rich is asked late, since decoding needs neither it nor us."""
+    """Return the columns that ``text`` takes; rich is imported late because decoding does not need it."""
     from rich.cells import cell_len as columns
 
     return columns(text)
 
 
 def set_cell_size(text: str, size: int) -> str:
-    """Return ``text`` cut or padded to so many columns."""
+    """Return ``text`` cut or padded to ``size`` columns."""
     from rich.cells import set_cell_size as cut
 
     return cut(text, size)

@@ -1,4 +1,4 @@
-"""One trace for display: its reveals as columns in the order of steps, and what follows from them."""
+"""One trace for display: its reveals as columns in the order of steps, and the statistics of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from orderlens.metrics.order_shape import EosCascade, eos_cascade
 from orderlens.metrics.passes import segment_pass_counts
 from orderlens.metrics.path import LOG_HALF, PathStats, gini, lorenz, path_stats
 from orderlens.metrics.segments import Segments
+from orderlens.metrics.trace_table import overflow_before
 from orderlens.rules import spec_of
 
 Ints = NDArray[np.int64]
@@ -23,7 +24,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 WORST = 10
-"""Bottleneck steps that are listed."""
+"""Number of uncertain steps that are listed."""
 _INTS = ("step", "forward", "block", "position", "token_id", "n_tied", "n_committed", "n_lookahead")
 NUMBERS = (
     "logq",
@@ -38,7 +39,7 @@ FLAGS = ("is_eos", "is_special", "is_overflow", "is_argmax")
 
 @dataclass(frozen=True, slots=True)
 class TraceKey:
-    """What names a trace; the columns of the store."""
+    """Identifies a trace; the key columns of the store."""
 
     sample_id: str
     order: str
@@ -62,8 +63,23 @@ class TraceKey:
     def id(self) -> str:
         """A name that is the same wherever the trace is shown, for links."""
         drawn = {"t": self.temperature, "draw": self.sample_seed, "task": self.task, "run": self.run or None}
-        told = (f"{name}={value}" for name, value in drawn.items() if value is not None)
-        return " ".join([self.spec, *told])
+        parts = (f"{name}={value}" for name, value in drawn.items() if value is not None)
+        return " ".join([self.spec, *parts])
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a path is among all orders of its span.
+
+    Attributes:
+        share_below: share of all orders with a lower log P.
+        n_orders: number of all orders.
+        regret: log P of the best order minus that of the path (nats).
+    """
+
+    share_below: float
+    n_orders: int
+    regret: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +120,15 @@ class Reveals:
     def __len__(self) -> int:
         return len(self.step)
 
+    @property
+    def n_overflow_before(self) -> int:
+        """Number of reveals past the requested length in a pass before a requested one."""
+        return int(overflow_before(self.forward, ~self.is_overflow, Segments.one(len(self)))[0])
+
 
 @dataclass(frozen=True, slots=True)
 class ShownRevision:
-    """A token taken back (no ``new_token``), replaced, or revealed and taken back later (no old one)."""
+    """A token remasked (no ``new_token``), replaced, or revealed and remasked later (no old one)."""
 
     event: str
     forward: int
@@ -120,7 +141,7 @@ class ShownRevision:
 
 @dataclass(frozen=True, slots=True)
 class ShownVerdict:
-    """What the grader said."""
+    """The grader's decision about one answer."""
 
     correct: bool | None
     extracted: str | None
@@ -129,12 +150,12 @@ class ShownVerdict:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> ShownVerdict:
-        """Return what a row of table ``verdicts`` says."""
+        """Read a row of table ``verdicts``."""
         return cls(row["correct"], row["extracted"], row["reason"], row["grader"])
 
 
 @dataclass(frozen=True, slots=True)
-class BottleneckStep:
+class ShownBottleneck:
     """A step with q < 1/2; ``share`` is its part of the trace's total −log q."""
 
     step: int
@@ -163,12 +184,13 @@ class TraceView:
         key: its name in the store.
         label: its name among the traces of its sample: order, and seed or temperature where they differ.
         reveals: the committed tokens.
-        revisions: what was changed afterwards, by pass.
+        revisions: later changes, by pass.
         text: the decoded text, cut at the first EOS; None when not stored.
         finish_reason: why decoding ended.
         likelihood: what the summed log q is (exact, estimate, none); None when not known.
-        verdict: the one that counts; None where no grader spoke.
-        stated_passes: forward passes as the decoder counted them; None where they follow from the rows.
+        verdict: the latest one; None where the answer was not graded.
+        stated_passes: forward passes that the decoder counted; None where the rows determine them.
+        standing: its place among all orders; None without a census of the text.
     """
 
     key: TraceKey
@@ -180,6 +202,7 @@ class TraceView:
     likelihood: str | None = None
     verdict: ShownVerdict | None = None
     stated_passes: int | None = None
+    standing: Standing | None = None
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -208,7 +231,7 @@ class TraceView:
 
     @property
     def n_passes(self) -> int:
-        """All forward passes of the trace; those that look ahead are counted apart."""
+        """All forward passes of the trace, without the states of look-ahead orders."""
         return self._passes["n_passes"]
 
     @property
@@ -218,29 +241,29 @@ class TraceView:
 
     @property
     def n_passes_lookahead(self) -> int:
-        """States that were scored in advance."""
+        """States that a look-ahead order evaluated in advance."""
         return self._passes["n_passes_lookahead"]
 
     @property
-    def is_one_by_one(self) -> bool:
-        """Whether no pass revealed several tokens, as far as the number of passes tells."""
+    def has_one_token_per_pass(self) -> bool:
+        """Whether no pass revealed several tokens, judged by the number of passes."""
         return int(self.reveals.forward.max(initial=-1)) + 1 >= len(self.reveals)
 
     @cached_property
     def cascade(self) -> EosCascade:
-        """The longest run of steps that seal the tail with EOS from right to left."""
+        """The longest run of steps that reveal EOS from right to left."""
         kept, shown = self.counted, self.reveals
         content = ~shown.is_eos & ~shown.is_special
         return eos_cascade(shown.position[kept], shown.is_eos[kept], content[kept])
 
-    def bottlenecks(self, top: int = WORST) -> tuple[BottleneckStep, ...]:
+    def bottlenecks(self, top: int = WORST) -> tuple[ShownBottleneck, ...]:
         """Return the counted steps with q < 1/2, least probable first."""
         shown, kept = self.reveals, self.counted
         total = -float(shown.logq[kept].sum())
         low = np.flatnonzero(kept & (shown.logq < LOG_HALF))
         worst = low[np.argsort(shown.logq[low], kind="stable")][:top]
         return tuple(
-            BottleneckStep(
+            ShownBottleneck(
                 int(shown.step[row]),
                 int(shown.forward[row]),
                 int(shown.position[row]),

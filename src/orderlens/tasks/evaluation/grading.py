@@ -1,8 +1,8 @@
-"""The unit of an evaluation: decode its prompts, score choices where a rule asks for it, and grade.
+"""A unit of an evaluation: decode its prompts, score choices if a rule needs it, and grade.
 
 A unit commits the verdicts with the documents they were graded against and the scores of the choices, so that
-the run can be graded again alone. Where the packages of a grader are missing the responses are kept ungraded,
-for ``regrade`` elsewhere.
+the run can be graded again without a model. If a grader's packages are missing, the responses are kept
+ungraded, for ``regrade`` on another machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from orderlens.errors import MissingPackageError, one_line
 from orderlens.models.protocol import Anchor, Model
-from orderlens.runs.compute import Finish, Local, generate_unit, score_left_to_right
+from orderlens.runs.compute import BuildTables, ComputeContext, generate_unit, score_left_to_right
 from orderlens.runs.spec import RunSpec
 from orderlens.runs.tables import storable
 from orderlens.runs.units import Unit
@@ -39,7 +39,7 @@ from orderlens.texts.samples import EncodedSample
 
 @dataclass(frozen=True, slots=True)
 class _Response:
-    """One decoded output beside what it answers."""
+    """One decoded output with its task, document and prompt."""
 
     output: Row
     task: Task
@@ -53,9 +53,9 @@ class _Response:
         return likelihood_rules(self.task).get(self.grader)
 
 
-def evaluate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Finish:
+def evaluate_unit(spec: RunSpec, unit: Unit, model: Model, context: ComputeContext) -> BuildTables:
     """Decode, score choices where needed, and grade."""
-    tables = generate_unit(spec, unit, model, local)()
+    tables = generate_unit(spec, unit, model, context)()
     responses = _responses(spec, unit, tables["outputs"].to_pylist())
     scores = _scores(spec, model, responses)
     rows, ending = [], []
@@ -73,7 +73,7 @@ def evaluate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Fini
 
 
 def _responses(spec: RunSpec, unit: Unit, outputs: Sequence[Row]) -> list[_Response]:
-    """Join outputs with the documents that travelled with the unit."""
+    """Join outputs with the unit's documents."""
     known = {(sample.task, sample.id): extra for sample, extra in zip(unit.samples, unit.extras, strict=True)}
     found = []
     for output in outputs:
@@ -84,7 +84,7 @@ def _responses(spec: RunSpec, unit: Unit, outputs: Sequence[Row]) -> list[_Respo
 
 
 def _scores(spec: RunSpec, model: Model, responses: Sequence[_Response]) -> dict[int, TokenLogProbs]:
-    """Score the choices of responses whose rule asks for it, by place in ``responses``."""
+    """Score the choices of responses whose rule needs it, by index in ``responses``."""
     places, requests = [], []
     for index, item in enumerate(responses):
         if item.rule is not None:

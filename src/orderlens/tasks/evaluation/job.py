@@ -1,6 +1,6 @@
-"""The job of an evaluation: documents turned into encoded prompts, spec and units, and what was left out.
+"""The job of an evaluation: encoded prompts, spec and units from documents, and a list of skipped rows.
 
-Knows tasks and tokenizers; decodes and grades nothing.
+Depends on tasks and tokenizers; does not decode or grade.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.common.arguments import whole_number
-from orderlens.common.grid import Canvas
+from orderlens.common.grid import Canvas, Overflow
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import UserInputError
 from orderlens.models.abilities import as_question, chat_template
@@ -21,18 +21,22 @@ from orderlens.models.protocol import Model
 from orderlens.runs.job import Job, Orders, check_generation, deployable, make_job
 from orderlens.runs.options import Computing, ModelLike, PathLike
 from orderlens.tasks import get_task
-from orderlens.tasks.protocol import Benchmark, Document, Task, choose_grader
+from orderlens.tasks.protocol import Benchmark, Document, Task, choose_grader, with_prompt
 from orderlens.texts.samples import EncodedSample, Sample, encode_samples
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenTask:
-    """One task of an evaluation: its documents by row id, where they came from, and the rule that grades."""
+    """One task of an evaluation: its documents by row id, where they came from, and the rule that grades.
+
+    ``prompt`` names the prompt that the task writes; None is the task's own.
+    """
 
     task: Task
     grader: str
     source: str
     docs: Mapping[str, Document]
+    prompt: str | None = None
 
     @property
     def name(self) -> str:
@@ -50,10 +54,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Everything to decode.
+    """All prompts of an evaluation.
 
     Attributes:
-        tasks: the tasks in the order asked for.
+        tasks: the tasks in the requested order.
         items: by (task, row id).
         samples: the encoded prompts, in the same order.
         skipped: row ids per task whose prompt and response cannot fit into the model's context.
@@ -78,6 +82,7 @@ class Prompts:
             "n_items": len(chosen.docs),
             "skipped_too_long": list(self.skipped.get(chosen.name, ())),
             "documents": documents_digest(chosen.docs),
+            **({} if chosen.prompt is None else {"prompt": chosen.prompt}),
         }
 
 
@@ -87,19 +92,27 @@ def choose_tasks(
     limit: int | None = None,
     sources: Mapping[str, str | Path] | None = None,
     graders: Mapping[str, str] | None = None,
+    prompts: Mapping[str, str] | None = None,
 ) -> list[ChosenTask]:
-    """Resolve task names, check graders, then load documents, so that typing errors cost nothing."""
+    """Resolve task names and check graders and prompts before documents are loaded."""
     tasks = named_tasks(names)
     if limit is not None:
         whole_number("limit", limit, least=1)
     where = _by_task(sources or {}, tasks, "source")
     rules = _by_task(graders or {}, tasks, "grader")
-    chosen = [choose_grader(task, rules.get(task.name)) for task in tasks]
+    words = _by_task(prompts or {}, tasks, "prompt")
+    chosen = [
+        (with_prompt(task, words.get(task.name)), choose_grader(task, rules.get(task.name))) for task in tasks
+    ]
     return [
         ChosenTask(
-            task, rule, _source_name(task, where.get(task.name)), task.load(where.get(task.name), limit)
+            task,
+            rule,
+            _source_name(task, where.get(task.name)),
+            task.load(where.get(task.name), limit),
+            words.get(task.name),
         )
-        for task, rule in zip(tasks, chosen, strict=True)
+        for task, rule in chosen
     ]
 
 
@@ -115,14 +128,14 @@ def named_tasks(names: str | Sequence[str]) -> list[Task]:
 
 
 def response_length(names: str | Sequence[str]) -> int:
-    """Return the response length of tasks decoded in one run: the longest that one of them asks for."""
+    """Return the response length of tasks decoded in one run: the longest default among them."""
     return max(task.max_new_tokens for task in named_tasks(names))
 
 
 def write_prompts(
     model: Model, tasks: Sequence[ChosenTask], settings: GenerationSettings, *, chat: bool = True
 ) -> Prompts:
-    """Write and encode all prompts; those that cannot fit are set aside by name."""
+    """Write and encode all prompts; the result lists those that are too long."""
     items = {
         (chosen.name, row): Item(doc, full_prompt(model, chosen.task, doc, chat))
         for chosen in tasks
@@ -168,18 +181,18 @@ def documents_digest(docs: Mapping[str, Document]) -> str:
 
 
 def document_json(doc: Document) -> str:
-    """Return the one JSON spelling of a document."""
+    """Return a document as canonical JSON."""
     return json.dumps(doc, sort_keys=True, ensure_ascii=True, default=str)
 
 
 def _by_task(values: Mapping[str, Any], tasks: Sequence[Task], what: str) -> dict[str, Any]:
-    """Key ``values`` by task id; refuse one for a task that was not asked for."""
-    asked = {task.name for task in tasks}
+    """Key ``values`` by task id; refuse one for a task that was not requested."""
+    known = {task.name for task in tasks}
     found = {get_task(name).name: value for name, value in values.items()}
     for name in found:
-        if name not in asked:
+        if name not in known:
             raise UserInputError(
-                f"{what} given for task '{name}', which is not among {', '.join(sorted(asked))}"
+                f"{what} given for task '{name}', which is not among {', '.join(sorted(known))}"
             )
     return found
 
@@ -199,32 +212,36 @@ def evaluate_job(
     *,
     limit: int | None,
     max_new_tokens: int | None,
-    temperature: float,
+    temperature: float | str,
     seed: int,
     sources: Mapping[str, PathLike] | None,
     graders: Mapping[str, str] | None,
+    prompts: Mapping[str, str] | None = None,
+    overflow: Overflow = "fill",
     chat: bool,
 ) -> Job:
     """Return the job of decoding and grading tasks; see ``orderlens.api.evaluate`` for the arguments."""
     chosen = deployable(orders)
     length = response_length(tasks) if max_new_tokens is None else max_new_tokens
-    check_generation(length, [temperature], seed)
+    (heat,) = check_generation(length, [temperature], seed)
     files = {name: file if isinstance(file, str) else Path(file) for name, file in (sources or {}).items()}
-    asked = choose_tasks(tasks, limit=limit, sources=files, graders=graders)
+    chosen_tasks = choose_tasks(tasks, limit=limit, sources=files, graders=graders, prompts=prompts)
     loaded = options.load(model)
-    settings = GenerationSettings(length, temperature, seed, anchor=options.anchor_of(loaded))
-    prompts = write_prompts(loaded, asked, settings, chat=chat)
-    items = [prompts.items[str(sample.task), sample.id] for sample in prompts.samples]
+    anchor = options.anchor_of(loaded)
+    settings = GenerationSettings(length, heat, seed, anchor=anchor, overflow=overflow)
+    written = write_prompts(loaded, chosen_tasks, settings, chat=chat)
+    items = [written.items[str(sample.task), sample.id] for sample in written.samples]
     return make_job(
         "evaluate",
         loaded,
         chosen,
-        prompts.samples,
-        replace(options, data_record=prompts.record()),
+        written.samples,
+        replace(options, data_record=written.record()),
         extras=[{"prompt": item.prompt, "document": item.doc} for item in items],
         max_new_tokens=length,
-        temperatures=(temperature,),
+        temperatures=(heat,),
         seed=seed,
         stop_at_eos=settings.stop_at_eos,
-        chat=prompts.chat,
+        overflow=None if overflow == "fill" else overflow,
+        chat=written.chat,
     )

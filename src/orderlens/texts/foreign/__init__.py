@@ -1,6 +1,6 @@
-"""Traces that other decoders recorded, made into runs: ``import_run`` reads a file of rows and writes a run.
+"""Converts traces that other decoders recorded into runs: ``import_run`` reads a file and writes a run.
 
-Knows row files and the store's schema; needs no model, no tokenizer and no torch.
+Needs no model, no tokenizer and no torch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""From sorted traces to the tables of a run, and the run in its folder."""
+"""Builds the tables of a run from imported traces, and writes the run."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,25 +13,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from orderlens.errors import DataFileError, UserInputError
+from orderlens.errors import DataFileError, UserInputError, counted
 from orderlens.rules import spec_of
 from orderlens.store.samples import DRAWN, likelihood
 from orderlens.store.schema import TRACE_KEY, table_schema
 from orderlens.store.writer import open_writer
-from orderlens.texts.foreign.rows import COUNTS, FLAGS, LOG_PROBS, read_columns
+from orderlens.texts.foreign.events import SplitTraces, split_events
+from orderlens.texts.foreign.rows import COUNTS, FLAGS, LOG_PROBS, Rows, read_columns
 from orderlens.texts.foreign.traces import ForeignTraces, check_same_text, per_trace, sort_traces
-from orderlens.texts.rows import at_home
+from orderlens.texts.rows import expand_home
 
 UNIT_ROWS = 1 << 17
-"""Reveals from which on a unit is committed."""
+"""Minimum number of reveals per unit."""
 UNKNOWN_TOKEN = -1
-"""Id of tokens of which a file tells neither id nor text."""
+"""Token id where the file has neither id nor text."""
 GRADER = "imported"
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What was imported: counts, which column was read as what, and what the reader should know."""
+    """Summary of an import: counts, columns by field, and notes."""
 
     run: str
     n_reveals: int
@@ -42,8 +43,8 @@ class Imported:
 
 
 def import_run(
-    path: Path,
-    out: str,
+    path: str | Path,
+    out: str | Path,
     *,
     columns: Mapping[str, str] | None = None,
     model: str | None = None,
@@ -55,42 +56,125 @@ def import_run(
     Args:
         path: CSV, JSON lines or Parquet with at least sample, order, log q (nats) and step or position.
         out: folder or address of the run.
-        columns: field → column of the file, where names do not tell.
-        model: name of what decoded.
+        columns: field → column of the file, for columns with other names.
+        model: name of the model that decoded.
         block_size: tokens per block, counted from a trace's first position; only for files without ``block``.
-        temperature: of rows that do not say; None for texts that were given and scored.
+        temperature: temperature of rows without one; None for given texts that were scored.
 
     Raises:
-        DataFileError: something is missing or does not add up; the message names the row.
-        RunError: the folder holds another run.
+        DataFileError: a value is missing or inconsistent; the message names the row.
+        RunError: the folder contains another run.
     """
     if block_size is not None and block_size < 1:
         raise UserInputError(f"block_size={block_size} must be at least 1")
     if temperature is not None and not 0 <= temperature < math.inf:
         raise UserInputError(f"temperature={temperature:g} must be 0 (greedy) or more, and finite")
-    path = at_home(path)
+    path, out = expand_home(Path(path)), str(out)
     rows = read_columns(path, columns or {})
-    traces = sort_traces(rows, temperature)
-    if block_size is not None and traces.column("block") is not None:
+    if block_size is not None and "block" in rows.columns:
         raise UserInputError(f"{path} has a column for blocks; leave out --block-size")
-    ids, pieces = _tokens(traces)
+    content = foreign_tables(rows, block_size=block_size, temperature=temperature)
+    notes = [*rows.header.notes(), *content.notes]
+    digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    spec = content.spec("import", model or path.name, path.name, digest) | {
+        **({} if block_size is None else {"block_size": block_size}),
+        "imported": {"columns": rows.header.columns, "notes": notes},
+    }
+    save_units(out, spec, content.units)
+    traces = content.traces
+    samples = {(key[0], key[-1]) for key in traces.keys}
+    reveals = len(traces.by)
+    return Imported(out, reveals, len(traces.keys), len(samples), rows.header.columns, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignTables:
+    """The tables of foreign traces by unit, and what their reader should know.
+
+    Attributes:
+        traces: the reveals that stay.
+        units: unit → table name → table.
+        notes: what the rows do not tell.
+    """
+
+    traces: ForeignTraces
+    units: dict[str, dict[str, pa.Table]]
+    notes: list[str]
+
+    def spec(self, kind: str, model: str, source: str, digest: str) -> dict[str, Any]:
+        """Return the spec of a run of these tables."""
+        keys = [dict(zip(TRACE_KEY, key, strict=True)) for key in self.traces.keys]
+        temperatures = sorted({key["temperature"] for key in keys} - {None})
+        samples = {(key["task"], key["sample_id"]) for key in keys}
+        return {
+            "kind": kind,
+            "model": {"name": model},
+            "orders": sorted({spec_of(key["order"], key["seed"]) for key in keys}),
+            "data": {"source": source, "n_samples": len(samples), "digest": digest},
+            **({"temperatures": temperatures} if temperatures else {}),
+            "likelihood": _likelihoods(self.traces),
+        }
+
+
+def foreign_tables(
+    rows: Rows,
+    *,
+    block_size: int | None = None,
+    temperature: float | None = None,
+    prompts: Mapping[str, Sequence[int]] | None = None,
+    decode: Callable[[Sequence[int]], str] | None = None,
+    prefix: str = "import",
+) -> ForeignTables:
+    """Sort rows into traces and return the tables of a run.
+
+    Args:
+        rows: checked values, one row per event.
+        block_size: tokens per block, counted from a trace's first position; None: the rows tell.
+        temperature: of rows that do not say.
+        prompts: sample → token ids of its prompt, where they are known.
+        decode: token ids → text; None joins the texts of the tokens.
+        prefix: how the keys of units start.
+    """
+    events = sort_traces(rows, temperature)
+    event_ids, pieces = _tokens(events)
+    split = split_events(events, event_ids)
+    traces, ids = split.reveals, split.final
+    if not ids:
+        raise DataFileError(f"{rows.path} holds no reveal that stays: every token is masked again")
     if pieces or traces.column("token_id") is not None:
         check_same_text(traces, ids)
-    reveals = _reveals(traces, ids, block_size)
-    others = _outputs(traces, ids, pieces), _verdicts(traces)
-    notes = [*rows.header.notes(), *_notes(traces, pieces)]
-    spec = _spec(path, traces, model, block_size, rows.header.columns, notes)
-    units = dict(_units(traces, reveals, *others, pieces))
+    outputs = _outputs(events, traces, ids, pieces, decode)
+    for row in outputs:
+        row["prompt_ids"] = (prompts or {}).get(row["sample_id"])
+    tables = {
+        "reveals": _reveals(split, block_size),
+        "revisions": split.revisions,
+        "outputs": pa.Table.from_pylist(outputs, schema=table_schema("outputs")),
+        "verdicts": pa.Table.from_pylist(_verdicts(events, traces), schema=table_schema("verdicts")),
+        "tokens": pa.table(
+            {"token_id": list(pieces), "piece": list(pieces.values())}, schema=table_schema("tokens")
+        ),
+    }
+    units = {f"{prefix}-{n:05d}": unit for n, unit in enumerate(_units(traces, tables))}
+    return ForeignTables(traces, units, _notes(split, pieces))
+
+
+def merged_tables(units: Mapping[str, Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
+    """Return the tables of all units by name."""
+    names = dict.fromkeys(name for unit in units.values() for name in unit)
+    return {name: pa.concat_tables(unit[name] for unit in units.values() if name in unit) for name in names}
+
+
+def save_units(out: str, spec: Mapping[str, Any], units: Mapping[str, dict[str, pa.Table]]) -> None:
+    """Write units as a complete run."""
     with open_writer(out, spec) as writer:
         for key in writer.pending(units):
             writer.commit(key, units[key])
         writer.finish(units)
-    samples = {(key[0], key[-1]) for key in traces.keys}
-    return Imported(out, len(rows), len(traces.keys), len(samples), rows.header.columns, notes)
 
 
 def _tokens(traces: ForeignTraces) -> tuple[list[int], dict[int, str]]:
-    """Return the token ids and the texts of ids; where a file tells texts only, ids number them."""
+    """Return the token ids and their texts; if the file has only texts, ids are assigned."""
     ids, texts = traces.column("token_id"), traces.column("text")
     if ids is None and texts is None:
         return [UNKNOWN_TOKEN] * len(traces.by), {}
@@ -101,25 +185,27 @@ def _tokens(traces: ForeignTraces) -> tuple[list[int], dict[int, str]]:
         ]
         return made, {token: text for text, token in number.items()}
     pieces: dict[int, str] = {}
+    events = traces.column("event")
     for place, (token, text) in enumerate(zip(ids, texts or [None] * len(ids), strict=True)):
-        if token is None:
+        if token is None and not (events and events[place] == "remask"):
             raise DataFileError(f"{traces.where(place)}: token_id is missing; other rows have it")
         if text is not None and pieces.setdefault(token, text) != text:
             raise DataFileError(
                 f"{traces.where(place)}: token {token} is {text!r} here and {pieces[token]!r} before; "
-                "decode each id alone"
+                "decode each id separately"
             )
-    return ids, pieces
+    return [UNKNOWN_TOKEN if token is None else token for token in ids], pieces
 
 
-def _reveals(traces: ForeignTraces, ids: list[int], block_size: int | None) -> pa.Table:
-    n = len(traces.by)
+def _reveals(split: SplitTraces, block_size: int | None) -> pa.Table:
+    traces, n = split.reveals, len(split.ids)
     schema = table_schema("reveals", real=pa.float64())
     keys = list(zip(*(traces.keys[trace] for trace in traces.trace), strict=True))
     columns: dict[str, Any] = {name: list(keys[i]) for i, name in enumerate(TRACE_KEY)}
-    columns |= {"step": traces.step, "forward": traces.forward, "position": traces.position, "token_id": ids}
+    columns |= {"step": traces.step, "forward": traces.forward, "position": traces.position}
+    columns |= {"token_id": split.ids}
     columns |= {"logq": traces.column("logq"), "block": _blocks(traces, block_size)}
-    columns["n_committed"] = _committed(traces)
+    columns["n_committed"] = split.committed
     for name in (*LOG_PROBS, *FLAGS, *COUNTS):
         if (values := traces.column(name)) is not None:
             columns[name] = values
@@ -142,15 +228,15 @@ def _blocks(traces: ForeignTraces, block_size: int | None) -> Any:
     return (traces.position - first[traces.trace]) // block_size
 
 
-def _committed(traces: ForeignTraces) -> Any:
-    pairs = np.stack([traces.trace, traces.forward])
-    _, inverse, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
-    return counts[inverse.reshape(-1)]
-
-
-def _outputs(traces: ForeignTraces, ids: list[int], pieces: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return one row per trace: its tokens in text order, its text where pieces are known, its prompt."""
-    prompts = per_trace(traces, "prompt") or [None] * len(traces.keys)
+def _outputs(
+    events: ForeignTraces,
+    traces: ForeignTraces,
+    ids: list[int],
+    pieces: Mapping[int, str],
+    decode: Callable[[Sequence[int]], str] | None,
+) -> list[dict[str, Any]]:
+    """Return one row per trace: its tokens in text order, its text if known, and its prompt."""
+    prompts, passes = (_stated(events, traces, field) for field in ("prompt", "n_passes"))
     eos = traces.column("is_eos") or [None] * len(ids)
     past = np.array(traces.column("is_overflow") or [False] * len(ids), bool)
     stated = traces.column("token_id") is not None
@@ -159,11 +245,20 @@ def _outputs(traces: ForeignTraces, ids: list[int], pieces: Mapping[int, str]) -
         places = start + np.argsort(traces.position[start:stop], kind="stable")
         places = places[~past[places]]
         end = next((i for i, place in enumerate(places) if eos[place]), len(places))
-        text = "".join(pieces.get(ids[place], "") for place in places[:end]) if pieces else None
+        words = [ids[place] for place in places[:end]]
+        text = "".join(pieces.get(token, "") for token in words) if pieces else None
+        text = text if decode is None else decode(words)
         row: dict[str, Any] = dict(zip(TRACE_KEY, traces.keys[trace], strict=True))
         row |= {"prompt_text": prompts[trace], "text": text, "n_requested": len(places)}
+        row |= {"n_passes": passes[trace]}
         out.append(row | ({"token_ids": [ids[place] for place in places]} if stated else {}))
     return out
+
+
+def _stated(events: ForeignTraces, traces: ForeignTraces, field: str) -> list[Any]:
+    """Return one value per trace of ``traces``, stated in any row of its events; None where none is."""
+    found = dict(zip(events.keys, per_trace(events, field) or [None] * len(events.keys), strict=True))
+    return [found[key] for key in traces.keys]
 
 
 def _spans(traces: ForeignTraces) -> list[tuple[int, int]]:
@@ -171,101 +266,68 @@ def _spans(traces: ForeignTraces) -> list[tuple[int, int]]:
     return list(pairwise(starts))
 
 
-def _verdicts(traces: ForeignTraces) -> list[dict[str, Any]]:
-    """Return one row per trace that a column ``correct`` judges."""
-    found = per_trace(traces, "correct") or []
+def _verdicts(events: ForeignTraces, traces: ForeignTraces) -> list[dict[str, Any]]:
+    """Return one row per trace with a value of ``correct``."""
+    found = _stated(events, traces, "correct")
     return [
         dict(zip(TRACE_KEY, key, strict=True)) | {"correct": value, "grader": GRADER, "generation": 0}
-        for key, value in zip(traces.keys, found, strict=False)
+        for key, value in zip(traces.keys, found, strict=True)
         if value is not None
     ]
 
 
-def _units(
-    traces: ForeignTraces,
-    reveals: pa.Table,
-    outputs: list[dict[str, Any]],
-    verdicts: list[dict[str, Any]],
-    pieces: Mapping[int, str],
-) -> Iterator[tuple[str, dict[str, pa.Table]]]:
-    """Yield units of whole traces; the texts of tokens and the verdicts go with the first."""
-    small = {
-        "verdicts": pa.Table.from_pylist(verdicts, schema=table_schema("verdicts")),
-        "tokens": pa.table(
-            {"token_id": list(pieces), "piece": list(pieces.values())}, schema=table_schema("tokens")
-        ),
-    }
-    extra = {name: table for name, table in small.items() if table.num_rows}
-    spans, first, number = _spans(traces), 0, 0
+def _units(traces: ForeignTraces, tables: Mapping[str, pa.Table]) -> Iterator[dict[str, pa.Table]]:
+    """Yield units of whole traces; revisions, texts of tokens and verdicts go with the first."""
+    extra = {name: table for name, table in tables.items() if name not in ("reveals", "outputs")}
+    extra = {name: table for name, table in extra.items() if table.num_rows}
+    spans, first = _spans(traces), 0
     for last, (_, stop) in enumerate(spans):
         start = spans[first][0]
         if stop - start >= UNIT_ROWS or last == len(spans) - 1:
-            said = pa.Table.from_pylist(outputs[first : last + 1], schema=table_schema("outputs"))
-            yield (
-                f"import-{number:05d}",
-                {"reveals": reveals.slice(start, stop - start), "outputs": said} | extra,
-            )
-            extra, first, number = {}, last + 1, number + 1
+            texts = tables["outputs"].slice(first, last + 1 - first)
+            yield {"reveals": tables["reveals"].slice(start, stop - start), "outputs": texts} | extra
+            extra, first = {}, last + 1
 
 
-def _notes(traces: ForeignTraces, pieces: Mapping[int, str]) -> list[str]:
-    """Return what the file does not tell, and what follows from that."""
-    notes = []
+def _notes(split: SplitTraces, pieces: Mapping[int, str]) -> list[str]:
+    """Return a note for each missing column and its consequence."""
+    traces, notes = split.reveals, []
+    if split.n_implied:
+        notes.append(
+            f"{counted(split.n_implied, 'reveal')} of positions that were not masked: rows with event remask "
+            "are missing, so replays show the earlier token until then"
+        )
+    if split.n_empty:
+        notes.append(f"{counted(split.n_empty, 'trace')} left out: every token was masked again")
     if traces.column("position") is None:
         notes.append(
-            "no position: places are those of the reveals, so path shapes (reveal order) mean nothing"
+            "no position: the step is used instead, so statistics of the reveal order are meaningless"
         )
     if traces.column("step") is None and traces.column("forward") is None:
-        notes.append("no step: rows of a trace are taken in the order of the file")
+        notes.append("no step: the rows of a trace are read in the order of the file")
     if not pieces:
         notes.append("no token text: samples are shown with token ids only")
     if all(key[TRACE_KEY.index("temperature")] is None for key in traces.keys):
         notes.append(
-            "no temperature: texts count as given and scored; --temperature T if they were generated"
+            "no temperature: texts count as given and scored; if they were generated, add --temperature T"
         )
     return notes
 
 
-def _spec(
-    path: Path,
-    traces: ForeignTraces,
-    model: str | None,
-    block_size: int | None,
-    columns: Mapping[str, str],
-    notes: list[str],
-) -> dict[str, Any]:
-    keys = [dict(zip(TRACE_KEY, key, strict=True)) for key in traces.keys]
-    temperatures = sorted({key["temperature"] for key in keys} - {None})
-    digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-    samples = {(key["task"], key["sample_id"]) for key in keys}
-    return {
-        "kind": "import",
-        "model": {"name": model or path.name},
-        **({} if block_size is None else {"block_size": block_size}),
-        "orders": sorted({spec_of(key["order"], key["seed"]) for key in keys}),
-        "data": {"source": path.name, "n_samples": len(samples), "digest": digest},
-        **({"temperatures": temperatures} if temperatures else {}),
-        "likelihood": _likelihoods(traces),
-        "imported": {"columns": dict(columns), "notes": notes},
-    }
-
-
 def _likelihoods(traces: ForeignTraces) -> dict[str, str]:
-    """Return what sums of log q are by label; nothing for rules that we do not know or that do not fit.
+    """Return per label whether the sum of log q is a likelihood; unknown rules are left out.
 
-    A label that means one token per pass says nothing about traces that committed more.
+    A label of one token per pass is also left out if its traces committed several tokens per pass.
     """
-    together = {
-        traces.trace[i] for i in np.flatnonzero((np.diff(traces.forward) == 0) & (traces.step[1:] > 0))
-    }
+    joint = {traces.trace[i] for i in np.flatnonzero((np.diff(traces.forward) == 0) & (traces.step[1:] > 0))}
     found: dict[str, str] = {}
     wrong = set()
     for number, key in enumerate(traces.keys):
         named = dict(zip(TRACE_KEY, key, strict=True))
         label = named["order"] + (DRAWN if named["temperature"] else "")
         kind = likelihood(None, named["order"], named["temperature"])
-        if kind is None or (number in together and "+" not in named["order"]):
-            wrong |= {label, named["order"]}  # a drawn trace would fall back to what holds for greedy ones
+        if kind is None or (number in joint and "+" not in named["order"]):
+            wrong |= {label, named["order"]}  # else a drawn trace would get the value of greedy traces
         else:
             found[label] = kind
     return {label: kind for label, kind in found.items() if label not in wrong}

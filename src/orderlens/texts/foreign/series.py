@@ -1,8 +1,8 @@
-"""Log-probabilities of traces out of any file or run, for ``orderlens theory``: no tokens, no positions.
+"""Reads the log-probabilities of traces from any file or run, for ``orderlens theory``.
 
-Rows that share the columns naming a trace belong together: those of a run's traces where the file has them,
-or the columns that the caller names. A row that holds a whole list is one trace. Rows that might belong to
-several traces are never merged silently. Knows no theory.
+Rows with equal values in the naming columns form a trace. The naming columns are those of a run, or columns
+that the caller names. A row with a list is one trace. If the rows might form several traces, the caller must
+say so. Does not depend on the theory.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from orderlens.texts.rows import Row, kind_of, parse_json, read_lines, read_rows
 
 NAMING_COLUMNS = ("run", "task", "sample_id", "order", "seed", "temperature", "sample_seed")
 ROW = "row"
-"""Names the traces of a file whose rows hold whole lists."""
+"""Naming column of traces in files whose rows are lists."""
 FORMATS = ".json, .jsonl, .csv, .tsv, .txt (each also .gz or .xz), .parquet, or a run folder"
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesColumns:
-    """Which columns of a file mean what.
+    """Names of the columns of a file.
 
     Attributes:
-        logq: log q.
-        hits: whether the target was the argmax; used where it exists.
-        step: what rows of a trace are sorted by, where it exists; else the file's order counts.
-        by: columns that name a trace; () is one trace in all, None those of ``NAMING_COLUMNS`` that exist.
+        logq: column of log q.
+        hits: column that says whether the target was the argmax; optional.
+        step: column by which the rows of a trace are sorted; without it, the order of the file is used.
+        by: naming columns; () for a single trace, None for those of ``NAMING_COLUMNS`` that exist.
     """
 
     logq: str = "logq"
@@ -46,7 +46,7 @@ class SeriesColumns:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One trace: what names it, its values [n], and whether each target was the argmax [n] where known."""
+    """One trace: its name, its values [n], and, if known, whether each target was the argmax [n]."""
 
     name: dict[str, Any]
     values: NDArray[np.float64]
@@ -65,9 +65,9 @@ def read_series(
 
     Args:
         path: a run folder or a file.
-        columns: what the file's columns are called.
-        sample: keep this sample_id.
-        order: keep this order id.
+        columns: names of the columns.
+        sample: only this sample_id.
+        order: only this order id.
 
     Raises:
         DataFileError: the file is missing, unreadable, or lacks the column; the message names it.
@@ -79,12 +79,12 @@ def read_series(
             yield trace
     if not found:
         wanted = {"sample": sample, "order": order}
-        said = "".join(f" with {key} {value!r}" for key, value in wanted.items() if value)
-        raise UserInputError(f"{path} holds no trace{said}")
+        which = "".join(f" with {key} {value!r}" for key, value in wanted.items() if value)
+        raise UserInputError(f"{path} has no trace{which}")
 
 
 def texts_of(traces: Sequence[Series]) -> NDArray[np.int64]:
-    """Return a number per trace that traces of one text share; a trace that names no sample has its own."""
+    """Return the number of each trace's text; a trace without sample id counts as a separate text."""
     keys = [
         (trace.name.get("task"), trace.name["sample_id"]) if "sample_id" in trace.name else place
         for place, trace in enumerate(traces)
@@ -101,7 +101,7 @@ def _run_rows(path: Path, columns: SeriesColumns) -> Iterator[list[Row]]:
         if name not in known:
             raise UserInputError(f"{option} {name!r} is not a trace column; allowed: {', '.join(known)}")
     if columns.by is not None:
-        raise UserInputError(f"--by is for files; the run {path} knows its traces")
+        raise UserInputError(f"--by is for files only; {path} is a run, so leave it out")
     wanted = (*NAMING_COLUMNS, columns.step, "is_overflow", columns.logq, columns.hits)
     for chunk in open_run(path).iter_traces(list(dict.fromkeys(name for name in wanted if name in known))):
         yield chunk.to_pylist()
@@ -142,7 +142,7 @@ def _number(text: str, where: str) -> float:
 
 
 def _typed(rows: list[Row], logq: str) -> list[Row]:
-    """Turn columns of CSV cells into numbers or truth values where every filled cell is one."""
+    """Convert CSV columns to numbers or truth values if all non-empty cells allow it."""
     for name in rows[0]:
         cells = [row[name].strip() or None for row in rows]
         for read in (int, float, read_truth):
@@ -151,14 +151,14 @@ def _typed(rows: list[Row], logq: str) -> list[Row]:
                 break
             except (ValueError, DataFileError):
                 continue
-        if name != logq:  # whose cells are checked, and shown as they are
+        if name != logq:  # checked later, with its text in the message
             for row, cell in zip(rows, cells, strict=True):
                 row[name] = cell
     return rows
 
 
 def _flat(rows: list[Row], logq: str, path: Path) -> list[Row]:
-    """Return one row per number: a row that holds lists is a trace."""
+    """Return one row per number; a row with lists is a trace."""
     if not any(isinstance(row.get(logq), list) for row in rows):
         return rows
     out: list[Row] = []
@@ -172,7 +172,7 @@ def _flat(rows: list[Row], logq: str, path: Path) -> list[Row]:
 
 
 def _kept(rows: Sequence[Row], sample: str | None, order: str | None) -> list[tuple[int, Row]]:
-    """Return the numbered rows of a sample or an order, without those past the requested length."""
+    """Return the numbered rows of a sample or an order, up to the requested length."""
     for name, value in (("sample_id", sample), ("order", order)):
         if value is not None and not any(name in row for row in rows):
             raise UserInputError(f"--{name.removesuffix('_id')} needs a column {name!r}, which the data lack")
@@ -224,7 +224,7 @@ def _rank(step: Any) -> tuple[bool, Any]:
 def _naming(
     kept: Sequence[tuple[int, Row]], listed: Sequence[str], columns: SeriesColumns, path: Path
 ) -> list[str]:
-    """Return the columns that name a trace; refuse to guess where other columns look as if they did."""
+    """Return the naming columns; refuse files in which other columns might be naming columns."""
     if columns.by is not None:
         return list(columns.by)
     names = [name for name in (*NAMING_COLUMNS, ROW) if any(not _absent(row.get(name)) for _, row in kept)]
@@ -234,14 +234,14 @@ def _naming(
     rivals = [name for name in listed if name not in known and _groups([row.get(name) for _, row in kept])]
     if rivals:
         raise UserInputError(
-            f"{path} may hold several traces: say which columns name one, e.g. --by {rivals[0]}, "
-            f"or --by none for one trace in all"
+            f"{path} may contain several traces; name the columns that identify one, e.g. --by {rivals[0]}, "
+            "or write --by none for a single trace"
         )
     return []
 
 
 def _groups(values: Sequence[Any]) -> bool:
-    """Say whether a column looks like a name: no fractions, and some values repeat while others differ."""
+    """Whether a column may be a naming column: no fractions, and some but not all values are equal."""
     if any(isinstance(value, float) for value in values):
         return False
     return 1 < len(set(map(str, values))) < len(values)

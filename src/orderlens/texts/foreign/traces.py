@@ -1,4 +1,7 @@
-"""Rows sorted into whole traces: which rows belong together, in which order, and what does not add up."""
+"""Groups rows into traces, sorts them, and refuses inconsistent ones.
+
+Rows are reveals or, in files with a column ``event``, also edits and remasks; ``events`` separates them.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ class ForeignTraces:
 
     Attributes:
         rows: the file.
-        by: row numbers [n] in ``rows``, trace by trace in the order of the reveals.
+        by: row numbers [n] in ``rows``, trace by trace in the order of the reveals (or events).
         trace: number of the trace [n] of each of them.
         step: 0…n−1 within each trace [n].
         forward: pass [n] that committed each token.
-        position: place [n] of each token.
-        keys: what names each trace, in the order of ``TRACE_KEY``.
+        position: position [n] of each token.
+        keys: key of each trace, in the order of ``TRACE_KEY``.
     """
 
     rows: Rows
@@ -40,11 +43,29 @@ class ForeignTraces:
     keys: list[tuple[Any, ...]]
 
     def column(self, field: str) -> list[Any] | None:
-        """Return the values of a field, sorted; None where the file has none."""
+        """Return the sorted values of a field; None if the file has no values."""
         found = self.rows.columns.get(field)
         if found is None or all(value is None for value in found):
             return None
         return [found[row] for row in self.by]
+
+    @property
+    def has_events(self) -> bool:
+        """Whether the file tells reveals, edits and remasks apart."""
+        return "event" in self.rows.columns
+
+    def take(self, places: Ints) -> ForeignTraces:
+        """Return some of the sorted rows: steps count from 0 again, traces without a row are dropped."""
+        left, trace = np.unique(self.trace[places], return_inverse=True)
+        return ForeignTraces(
+            self.rows,
+            self.by[places],
+            trace,
+            _counted(trace),
+            self.forward[places],
+            self.position[places],
+            [self.keys[number] for number in left],
+        )
 
     def where(self, place: int) -> str:
         """Return the place in the file, the sample and the order of a sorted row."""
@@ -61,19 +82,17 @@ def sort_traces(rows: Rows, temperature: float | None = None) -> ForeignTraces:
 
     Args:
         rows: the file.
-        temperature: of rows that do not say.
+        temperature: temperature of rows without one.
 
     Raises:
-        DataFileError: a trace has a step or a place twice, a gap, or goes back to an earlier pass.
+        DataFileError: a trace repeats a step or a position, has a gap, or returns to an earlier pass.
     """
     keys: dict[tuple[Any, ...], int] = {}
     trace = np.array([keys.setdefault(key, len(keys)) for key in _keys(rows, temperature)], np.int64)
-    ranked = [name for name in ("step", "forward") if _given(rows, name)][:1]
-    columns = [np.array(rows.columns[name], np.int64) for name in ranked]
-    by = np.lexsort((*columns, trace))  # stable: rows that tie stay in the order of the file
+    by = np.lexsort((*_ranks(rows), trace))  # stable: rows that tie stay in the order of the file
     trace = trace[by]
     starts = np.flatnonzero(np.diff(trace, prepend=-1))
-    step = np.arange(len(by)) - np.repeat(starts, np.diff(starts, append=len(by)))
+    step = _counted(trace)
     forward = _from_zero(_sorted(rows, "forward", by), starts)
     position = _sorted(rows, "position", by)
     found = ForeignTraces(
@@ -85,10 +104,29 @@ def sort_traces(rows: Rows, temperature: float | None = None) -> ForeignTraces:
         step if position is None else position,
         list(keys),
     )
-    _check_steps(found, _from_zero(_sorted(rows, "step", by), starts))
+    if found.has_events:
+        _check_event_steps(found)
+    else:
+        _check_steps(found, _from_zero(_sorted(rows, "step", by), starts))
     _check_passes(found)
     _check_positions(found)
     return found
+
+
+def _ranks(rows: Rows) -> list[Ints]:
+    """Return what sorts the rows of a trace, the least important first."""
+    names = [name for name in ("step", "forward") if _given(rows, name)]
+    if "event" not in rows.columns:
+        names = names[:1]
+    return [
+        np.array([-1 if value is None else value for value in rows.columns[name]], np.int64) for name in names
+    ]
+
+
+def _counted(trace: Ints) -> Ints:
+    """Return 0…n−1 within each run of equal numbers."""
+    starts = np.flatnonzero(np.diff(trace, prepend=-1))
+    return np.arange(len(trace)) - np.repeat(starts, np.diff(starts, append=len(trace)))
 
 
 def _keys(rows: Rows, temperature: float | None) -> list[tuple[Any, ...]]:
@@ -116,7 +154,7 @@ def _sorted(rows: Rows, field: str, by: Ints) -> Ints | None:
 
 
 def _from_zero(values: Ints | None, starts: Ints) -> Ints | None:
-    """Return numbers that count from 0: where every trace starts at 1, they were counted from 1."""
+    """Return numbers that count from 0; if every trace starts at 1, subtract 1."""
     return values - 1 if values is not None and (values[starts] == 1).all() else values
 
 
@@ -128,13 +166,29 @@ def _check_steps(traces: ForeignTraces, given: Ints | None) -> None:
     stated = traces.rows.columns["step"][traces.by[place]]
     if traces.step[place] and given[place] == given[place - 1]:
         raise DataFileError(
-            f"{traces.where(place)}: step {stated} is already that of {traces.place(place - 1)}; "
-            "where one pass commits several tokens, call the column forward"
+            f"{traces.where(place)}: step {stated} also occurs in {traces.place(place - 1)}; "
+            "if one pass commits several tokens, name the column forward"
         )
     after = f"after step {stated - (given[place] - given[place - 1])}" if traces.step[place] else "first"
     raise DataFileError(
-        f"{traces.where(place)}: step {stated} comes {after}; steps count on without gaps from 0 or 1"
+        f"{traces.where(place)}: step {stated} comes {after}; steps must start at 0 or 1 and have no gaps"
     )
+
+
+def _check_event_steps(traces: ForeignTraces) -> None:
+    """Refuse steps that repeat or decrease along the passes; rows of revisions may have none."""
+    last: dict[int, tuple[int, int]] = {}
+    for place, step in enumerate(traces.column("step") or ()):
+        if step is None:
+            continue
+        trace = int(traces.trace[place])
+        before, at = last.get(trace, (-1, -1))
+        if step <= before:
+            raise DataFileError(
+                f"{traces.where(place)}: step {step} comes after step {before} of {traces.place(at)}, whose "
+                "pass is not later; steps increase along the passes"
+            )
+        last[trace] = step, place
 
 
 def _check_passes(traces: ForeignTraces) -> None:
@@ -142,28 +196,37 @@ def _check_passes(traces: ForeignTraces) -> None:
     if len(back):
         place = int(back[0])
         raise DataFileError(
-            f"{traces.where(place)}: forward goes back from that of {traces.place(place - 1)}, although its "
-            "step is later; passes never decrease along the steps"
+            f"{traces.where(place)}: forward is smaller than in {traces.place(place - 1)}, although its step "
+            "is later; passes must not decrease along the steps"
         )
 
 
 def _check_positions(traces: ForeignTraces) -> None:
-    ranked = np.lexsort((traces.position, traces.trace))
-    same = (np.diff(traces.trace[ranked]) == 0) & (np.diff(traces.position[ranked]) == 0)
+    """Refuse a position that comes twice; with events, twice in one pass."""
+    keys = [traces.position, traces.trace]
+    if traces.has_events:
+        keys.insert(1, traces.forward)
+    ranked = np.lexsort(keys)
+    same = np.all([np.diff(key[ranked]) == 0 for key in keys], axis=0)
     twice = np.flatnonzero(same)
     if len(twice):
         first, second = int(ranked[twice[0]]), int(ranked[twice[0] + 1])
+        remedy = (
+            "in the same pass; a token replaced within one pass is one row with event edit"
+            if traces.has_events
+            else "give every change a row with a column event (reveal, edit, remask) and its pass (forward)"
+        )
         raise DataFileError(
-            f"{traces.where(second)}: position {traces.position[second]} is already that of "
-            f"{traces.place(first)}; of a token that was taken back, record the last reveal"
+            f"{traces.where(second)}: position {traces.position[second]} also occurs in "
+            f"{traces.place(first)}; {remedy}"
         )
 
 
 def per_trace(traces: ForeignTraces, field: str) -> list[Any] | None:
-    """Return one value per trace of a field that must not change within one.
+    """Return one value per trace of a field that must be constant within a trace.
 
     Raises:
-        DataFileError: it does.
+        DataFileError: it is not constant.
     """
     values = traces.column(field)
     if values is None:
@@ -172,17 +235,17 @@ def per_trace(traces: ForeignTraces, field: str) -> list[Any] | None:
     for place, value in enumerate(values):
         if value is not None and found.setdefault(int(traces.trace[place]), value) != value:
             raise DataFileError(
-                f"{traces.where(place)}: {field} differs from that of earlier rows of its trace"
+                f"{traces.where(place)}: {field} differs from earlier rows of its trace; it must be constant"
             )
     return [found.get(trace) for trace in range(len(traces.keys))]
 
 
 def check_same_text(traces: ForeignTraces, tokens: Sequence[int]) -> None:
-    """Refuse traces without a temperature whose texts differ between orders: those were generated.
+    """Refuse traces without a temperature whose texts differ between orders: they were generated.
 
     Args:
         traces: sorted rows.
-        tokens: token ids [n], sorted like them.
+        tokens: token ids [n] of the sorted rows.
     """
     seen: dict[tuple[str, str, int], tuple[int, int]] = {}
     for place, token in enumerate(tokens):
@@ -193,6 +256,6 @@ def check_same_text(traces: ForeignTraces, tokens: Sequence[int]) -> None:
         earlier, at = seen.setdefault(name, (token, place))
         if earlier != token:
             raise DataFileError(
-                f"{traces.where(place)}: another token than {traces.where(at)} has at position "
-                f"{traces.position[place]}, so texts were generated; say so with --temperature T"
+                f"{traces.where(place)}: the token differs from {traces.where(at)} at position "
+                f"{traces.position[place]}, so the texts were generated; add --temperature T"
             )

@@ -1,14 +1,14 @@
-"""The target against its competitors: log-chance to win or lose, and how it bends, as functions of the lead.
+"""The target against its competitors: log-probability to win or lose, and derivatives by the lead.
 
-All noises are in units of σ. If c_i is the target's mean lead over competitor i and t its own noise, it wins
-with probability f = E[∏ Φ(c_i + t)^{n_i}], t ~ N(0, 1), where n_i competitors share the lead c_i. Write G =
-log f for a common shift u of all leads. Tilting the law of t by the product (p) or by the product's
-derivative (m) gives
+All noises are in units of σ. Let c_i be the target's mean lead over competitor i and t the target's noise.
+The target wins with probability f = E[∏ Φ(c_i + t)^{n_i}], t ~ N(0, 1), where n_i competitors have the lead
+c_i. Let G = log f as a function of a common shift u of all leads. Tilting the distribution of t by the
+product (p) or by the product's derivative (m) gives
 
 * G' = E_p[t],  G'' = Var_p[t] − 1, used where f < ½;
-* f' = ∫ φ(t) (∏)'(t) dt,  −G''/G' = G' − E_m[t], and 1 − f integrated by itself, used where f ≥ ½,
+* f' = ∫ φ(t) (∏)'(t) dt,  −G''/G' = G' − E_m[t], and 1 − f integrated directly, used where f ≥ ½.
 
-so that neither tail is a difference of nearly equal numbers.
+So neither tail is a difference of nearly equal numbers.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from orderlens.theory._quadrature import (
     Integral,
     around_peak,
     bisect_peak,
-    climb,
+    newton_peak,
     panel_rule,
 )
 from orderlens.theory.step import inverse_mills_kernel, mills_excess_kernel
 
 ROWS = 512
-"""Leads integrated at once: a [512, 160] block of nodes stays in the second-level cache."""
+"""Leads per batch: a [512, 160] block of nodes fits in the second-level cache."""
 
 _FURTHEST = 1e150
 _FAR_RIGHT = 20.0
 _TABLE = 1 << 18
-"""Nodes × competitors evaluated at once for unequal competitors."""
+"""Nodes × competitors per batch, for unequal competitors."""
 
 
 class Competition(NamedTuple):
-    """What the competitors leave the target, all [N].
+    """The target's probabilities and derivatives, all [N].
 
     Attributes:
         log_win: G = log f.
         log_lose: log(1 − f).
         log_slope: log G', with respect to the lead.
-        bend: −G''/G' > 0; log f is concave in log q exactly where this exceeds σq.
+        bend: −G''/G' > 0; log f is concave in log q exactly where this is above σq.
     """
 
     log_win: Array
@@ -56,28 +56,28 @@ class Competition(NamedTuple):
     bend: Array
 
 
-def equal_crowd(u: Array, k: float, *, bends: bool = True) -> Competition:
-    """Solve for k ≥ 1 equal competitors at mean lead u [N]; without ``bends`` the last two are not valid."""
+def equal_competitors(u: Array, k: float, *, with_bend: bool = True) -> Competition:
+    """Solve for k ≥ 1 equal competitors at mean lead u [N]; slope and bend are valid only ``with_bend``."""
     u = np.clip(u, -_FURTHEST, _FURTHEST)
     starts = range(0, max(u.size, 1), ROWS)
-    parts = [_equal_piece(u[start : start + ROWS], k, bends) for start in starts]
+    parts = [_equal_piece(u[start : start + ROWS], k, with_bend) for start in starts]
     return Competition(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _equal_piece(u: Array, k: float, bends: bool) -> Competition:
+def _equal_piece(u: Array, k: float, with_bend: bool) -> Competition:
     with np.errstate(all="ignore"):
-        win = _lead_integral(u, k, 0.0, moments=bends)
+        win = _lead_integral(u, k, 0.0, moments=with_bend)
         log_win = np.minimum(win.log_value, 0.0)
         log_lose = np.log1p(-np.exp(log_win))
         log_slope, bend = np.log(win.mean), (1.0 - win.variance) / win.mean
-        ahead = np.flatnonzero(log_win > -np.log(2.0))
-        if ahead.size:
-            log_lose[ahead] = _losing_integral(u[ahead], k).log_value
-            log_win[ahead] = np.log1p(-np.exp(log_lose[ahead]))
-        if ahead.size and bends:
-            rate = _lead_integral(u[ahead], k - 1.0, 1.0)
-            log_slope[ahead] = rate.log_value + np.log(k) - LOG_ROOT_2PI - log_win[ahead]
-            bend[ahead] = np.exp(log_slope[ahead]) - rate.mean
+        likely = np.flatnonzero(log_win > -np.log(2.0))
+        if likely.size:
+            log_lose[likely] = _losing_integral(u[likely], k).log_value
+            log_win[likely] = np.log1p(-np.exp(log_lose[likely]))
+        if likely.size and with_bend:
+            rate = _lead_integral(u[likely], k - 1.0, 1.0)
+            log_slope[likely] = rate.log_value + np.log(k) - LOG_ROOT_2PI - log_win[likely]
+            bend[likely] = np.exp(log_slope[likely]) - rate.mean
     return Competition(log_win, log_lose, log_slope, bend)
 
 
@@ -85,7 +85,7 @@ def _lead_integral(u: Array, power: float, bell: float, moments: bool = True) ->
     """Integrate φ(t) Φ(u + t)^power e^{−bell (u + t)²/2}; bell is 0 or 1."""
 
     def value(t: Array) -> Array:
-        w = _beside(u, t) + t
+        w = _aligned(u, t) + t
         return np.asarray(power * log_ndtr(w) - 0.5 * (t * t + bell * w * w))
 
     def slope(t: Array) -> Array:
@@ -96,14 +96,14 @@ def _lead_integral(u: Array, power: float, bell: float, moments: bool = True) ->
         w = u + t
         return 1.0 + bell + power * inverse_mills_kernel(w) * mills_excess_kernel(w)
 
-    return around_peak(value, slope, climb(slope, steepness, -0.5 * bell * u), 1.0 + bell, moments)
+    return around_peak(value, slope, newton_peak(slope, steepness, -0.5 * bell * u), 1.0 + bell, moments)
 
 
 def _losing_integral(u: Array, k: float) -> Integral:
     """Integrate φ(t)(1 − Φ(u + t)^k)."""
 
     def value(t: Array) -> Array:
-        return log_any_ahead(_beside(u, t) + t, k) - 0.5 * t * t
+        return log_any_better(_aligned(u, t) + t, k) - 0.5 * t * t
 
     def slope(t: Array) -> Array:
         w = u + t
@@ -114,13 +114,13 @@ def _losing_integral(u: Array, k: float) -> Integral:
     return around_peak(value, slope, peak, 1.0, moments=False)
 
 
-def _beside(u: Array, t: Array) -> Array:
-    """Shape u [N] so that it lines up with t, which is [N] or [N, nodes]."""
+def _aligned(u: Array, t: Array) -> Array:
+    """Return u [N] with a shape that broadcasts with t, which is [N] or [N, nodes]."""
     return u if t.ndim == 1 else u[:, None]
 
 
-def log_any_ahead(w: Array, k: float) -> Array:
-    """Return log(1 − Φ(w)^k): the log-chance that one of k competitors is ahead by more than w."""
+def log_any_better(w: Array, k: float) -> Array:
+    """Return log(1 − Φ(w)^k): the log-probability that at least one of k standard normals exceeds w."""
     value = np.log(-np.expm1(k * log_ndtr(w)))
     far = w > _FAR_RIGHT
     if far.any():
@@ -128,44 +128,44 @@ def log_any_ahead(w: Array, k: float) -> Array:
     return np.asarray(value)
 
 
-def mixed_log_win(leads: Array, counts: Array) -> float:
+def unequal_log_win(leads: Array, counts: Array) -> float:
     """Return log f of one target against ``counts`` [M] competitors at mean leads ``leads`` [M]."""
     with np.errstate(all="ignore"):
-        win = float(_mixed_win(leads, counts).log_value[0])
+        win = float(_unequal_win(leads, counts).log_value[0])
         if win <= -np.log(2.0):
             return win
         t, measure = _covering_panels(leads)
-        log_all_behind = _crowd_sum(log_ndtr, t, leads, counts)
-        return float(np.log1p(-np.exp(_log_lose(measure, log_all_behind, t, leads, counts))))
+        log_all_lower = _competitor_sum(log_ndtr, t, leads, counts)
+        return float(np.log1p(-np.exp(_log_lose(measure, log_all_lower, t, leads, counts))))
 
 
-def mixed_bend(leads: Array, counts: Array) -> float:
+def unequal_bend(leads: Array, counts: Array) -> float:
     """Return −G''/G' of one target against unequal competitors."""
     with np.errstate(all="ignore"):
-        win = _mixed_win(leads, counts)
+        win = _unequal_win(leads, counts)
         if win.log_value[0] <= -np.log(2.0):
             return float((1.0 - win.variance[0]) / win.mean[0])
         t, measure = _covering_panels(leads)
-        log_all_behind = _crowd_sum(log_ndtr, t, leads, counts)
-        rate = measure + log_all_behind + np.log(_crowd_sum(inverse_mills_kernel, t, leads, counts))
+        log_all_lower = _competitor_sum(log_ndtr, t, leads, counts)
+        rate = measure + log_all_lower + np.log(_competitor_sum(inverse_mills_kernel, t, leads, counts))
         log_rate = _log_sum(rate)
-        log_win = np.log1p(-np.exp(_log_lose(measure, log_all_behind, t, leads, counts)))
+        log_win = np.log1p(-np.exp(_log_lose(measure, log_all_lower, t, leads, counts)))
         return float(np.exp(log_rate - log_win) - np.sum(t * np.exp(rate - log_rate)))
 
 
-def _mixed_win(leads: Array, counts: Array) -> Integral:
+def _unequal_win(leads: Array, counts: Array) -> Integral:
     """Integrate φ(t) ∏ Φ(c_i + t)^{n_i} around its peak."""
 
     def value(t: Array) -> Array:
-        return _crowd_sum(log_ndtr, t, leads, counts) - 0.5 * t * t
+        return _competitor_sum(log_ndtr, t, leads, counts) - 0.5 * t * t
 
     def slope(t: Array) -> Array:
-        return _crowd_sum(inverse_mills_kernel, t, leads, counts) - t
+        return _competitor_sum(inverse_mills_kernel, t, leads, counts) - t
 
     def steepness(t: Array) -> Array:
-        return 1.0 + _crowd_sum(_mills_product, t, leads, counts)
+        return 1.0 + _competitor_sum(_mills_product, t, leads, counts)
 
-    return around_peak(value, slope, climb(slope, steepness, np.zeros(1)), 1.0)
+    return around_peak(value, slope, newton_peak(slope, steepness, np.zeros(1)), 1.0)
 
 
 def _mills_product(w: Array) -> Array:
@@ -173,11 +173,11 @@ def _mills_product(w: Array) -> Array:
 
 
 def _covering_panels(leads: Array) -> tuple[Array, Array]:
-    """Nodes t and log-weights of φ(t)dt that serve where f ≥ ½.
+    """Return nodes t and log-weights of φ(t)dt, used where f ≥ ½.
 
-    The losing integrand need not have one peak here, so panels of unit width cover all that matters: it is at
-    most φ(t), and the losing chance at least that against the hardest competitor alone; the rest is under
-    e^{−40} of it.
+    The integrand of losing may have several peaks, so panels of unit width cover the whole relevant range.
+    The integrand is at most φ(t), and the probability to lose is at least that against the strongest
+    competitor. The part outside the range is below e^{−40} of it.
     """
     hardest = float(log_ndtr(-np.min(leads) / np.sqrt(2.0)))
     reach = float(np.sqrt(2.0 * (DROP - hardest)))
@@ -186,10 +186,10 @@ def _covering_panels(leads: Array) -> tuple[Array, Array]:
     return t, np.log(weights) - 0.5 * t * t - LOG_ROOT_2PI
 
 
-def _log_lose(measure: Array, log_all_behind: Array, t: Array, leads: Array, counts: Array) -> float:
-    """Return log(1 − f); where the product of Φ rounds to 1, its complement is the sum of single chances."""
-    value = np.log(-np.expm1(log_all_behind))
-    lost = log_all_behind > -1e-290
+def _log_lose(measure: Array, log_all_lower: Array, t: Array, leads: Array, counts: Array) -> float:
+    """Return log(1 − f); where the product of Φ rounds to 1, its complement is the sum of single tails."""
+    value = np.log(-np.expm1(log_all_lower))
+    lost = log_all_lower > -1e-290
     if lost.any():
         logs = log_ndtr(-(leads + t[lost][:, None])) + np.log(counts)
         value[lost] = np.logaddexp.reduce(logs, axis=1)
@@ -201,8 +201,8 @@ def _log_sum(logs: Array) -> float:
     return float(top + np.log(np.exp(logs - top).sum()))
 
 
-def _crowd_sum(function: Curve, t: Array, leads: Array, counts: Array) -> Array:
-    """Σ_i n_i function(c_i + t) for every t, of any shape, in tables of bounded size."""
+def _competitor_sum(function: Curve, t: Array, leads: Array, counts: Array) -> Array:
+    """Return Σ_i n_i function(c_i + t) for every t, of any shape, in tables of limited size."""
     flat = t.reshape(-1)
     rows = max(1, _TABLE // leads.size)
     pieces = [

@@ -1,8 +1,8 @@
-// What a reader takes along: a link, a file.
+// Buttons that copy a link or save a file.
 
 import { h, show } from "./dom";
 
-/** Say something on a button for a moment. */
+/** Show a message on a button for 1.6 seconds. */
 export function say(button: HTMLElement, text: string): void {
   const before = button.dataset["name"] ?? button.textContent ?? "";
   button.dataset["name"] = before;

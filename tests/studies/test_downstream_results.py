@@ -175,7 +175,7 @@ def test_orders_that_agree_do_not_look_far_apart() -> None:
 
 def test_runs_without_verdicts_are_refused(tmp_path: Path) -> None:
     bare = memory_run({}, {"kind": "score"})
-    with pytest.raises(RunError, match="no verdicts"):
+    with pytest.raises(RunError, match="no graded answers"):
         graded_study(Study(bare))
     with pytest.raises(UndefinedFigureError, match="nothing was graded"):
         accuracy.bins_data(Study(bare))

@@ -1,0 +1,134 @@
+"""One call of a network that another decoder makes: its token ids, its logits, and where its window is.
+
+Reads arguments and results as the published decoders pass them. Does not depend on runs.
+
+Shape letters: N sequences, W positions of the call, L positions of the canvas, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from orderlens.errors import UserInputError
+from orderlens.models.wrapped import logits_of
+
+Window: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], int]
+"""(args, kwargs) of a call → position of its first token in the canvas."""
+IDS = ("input_ids", "ids", "tokens", "x", "indices", "idx")
+CACHES = ("past_key_values", "past_key_value", "cache", "kv_cache")
+REMEDY = "pass window=lambda args, kwargs: … that returns the position of its first token"
+
+
+def ids_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """Return the token ids [N, W] of a call; the tensor itself where it has two dimensions."""
+    named = [kwargs[name] for name in IDS if name in kwargs]
+    for value in (*named, *args, *kwargs.values()):
+        if isinstance(value, Tensor) and value.ndim in (1, 2) and value.dtype in (torch.int64, torch.int32):
+            return value if value.ndim == 2 else value[None]
+    raise UserInputError(
+        "the recorded network was called without token ids; record the module that receives ids [N, L]"
+    )
+
+
+def logits_rows(found: Any, ids_NW: Tensor, kwargs: Mapping[str, Any]) -> tuple[Tensor, int]:
+    """Return the logits [N, K, V] of a call, and the place in its window of their first row."""
+    logits = logits_of(found)
+    if isinstance(logits, Tensor) and logits.ndim == 2 and ids_NW.shape[0] == 1:
+        logits = logits[None]
+    kept = kwargs.get("logits_to_keep", kwargs.get("num_logits_to_keep", 0))
+    width = ids_NW.shape[1]
+    expected = (ids_NW.shape[0], min(kept or width, width) if isinstance(kept, int) else width)
+    if not isinstance(logits, Tensor) or logits.ndim != 3 or tuple(logits.shape[:2]) != expected:
+        shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserInputError(
+            f"the recorded network returned {shape} for ids {list(ids_NW.shape)}, not logits [N, L, V]; "
+            "record the module whose result is, or starts with, the logits"
+        )
+    return logits.detach(), width - expected[1]
+
+
+def has_cache(kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call passes the keys and values of earlier tokens."""
+    return any(kwargs.get(name) is not None and _cache_length(kwargs[name]) != 0 for name in CACHES)
+
+
+def offset_of(args: Sequence[Any], kwargs: Mapping[str, Any], window: Window | None) -> int | None:
+    """Return the position of a call's first token as its arguments tell it, before the call; None if not.
+
+    ``replace_position`` (Fast-dLLM) marks the window in the canvas, ``cache_position`` and ``position_ids``
+    count positions, and the length of a cache is the number of tokens before the window.
+    """
+    if window is not None:
+        return int(window(args, kwargs))
+    marked = kwargs.get("replace_position")
+    if isinstance(marked, Tensor) and marked.dtype == torch.bool and bool(marked.any()):
+        return int(marked.reshape(-1, marked.shape[-1])[0].long().argmax())
+    for name in ("cache_position", "position_ids"):
+        if (found := _first_position(kwargs.get(name))) is not None:
+            return found
+    lengths = [_cache_length(kwargs[name]) for name in CACHES if kwargs.get(name) is not None]
+    return next((length for length in lengths if length is not None), None)
+
+
+def _first_position(places: Any) -> int | None:
+    """Return the first of consecutive positions; None where rows differ, as with padded prompts."""
+    if not isinstance(places, Tensor) or places.ndim > 2 or not places.numel():
+        return None
+    rows = places.reshape(-1, places.shape[-1])
+    plain = rows[:1, :1] + torch.arange(rows.shape[1], device=rows.device)
+    return int(rows[0, 0]) if bool((rows == plain).all()) else None
+
+
+def _cache_length(cache: Any) -> int | None:
+    if hasattr(cache, "get_seq_length"):
+        return int(cache.get_seq_length())
+    try:
+        return int(cache[0][0].shape[-2])  # per layer: keys and values [N, heads, length, width]
+    except (TypeError, IndexError, KeyError, AttributeError):
+        return None
+
+
+def split_guidance(ids_NW: Tensor, mask_id: int) -> bool:
+    """Return whether the second half of a batch is the first with its prompt masked."""
+    half = len(ids_NW) // 2
+    if len(ids_NW) % 2 or not half:
+        return False
+    first, second = ids_NW[:half], ids_NW[half:]
+    differs = first != second
+    return bool(differs.any() & (~differs | (second == mask_id)).all())
+
+
+def mix_guidance(logits_NKV: Tensor, scale: float) -> Tensor:
+    """Return the logits that classifier-free guidance decides with: u + (scale + 1) (c − u)."""
+    given, free = logits_NKV.float().chunk(2)
+    return free + (scale + 1) * (given - free)
+
+
+class Observer(Protocol):
+    """Receives the calls of a network."""
+
+    def before(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Take in the arguments of a call before it is made."""
+
+    def after(self, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) -> None:
+        """Take in what the call returned."""
+
+
+class Observed:
+    """A plain callable that reports its calls; other attributes are those of the callable."""
+
+    def __init__(self, network: Any, observer: Observer) -> None:
+        self._network, self._observer = network, observer
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._observer.before(args, kwargs)
+        found = self._network(*args, **kwargs)
+        self._observer.after(args, kwargs, found)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)

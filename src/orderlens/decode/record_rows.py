@@ -1,0 +1,150 @@
+"""The rows of ``runs import`` from what was recorded, and notes on what could not be.
+
+Does not depend on how the decodes were recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from orderlens.decode.record_canvas import Changes
+from orderlens.errors import counted
+from orderlens.models.wrapped import as_tokenizer, tokenizer_eos
+
+if TYPE_CHECKING:
+    from orderlens.texts.foreign.rows import Rows
+
+
+class Decode(Protocol):
+    """One recorded decode, as it is saved; the members are those of ``RecordedCanvas``."""
+
+    mask_id: int
+    n_unexplained: int
+
+    @property
+    def changes(self) -> list[Changes]: ...
+
+    @property
+    def last_N(self) -> Tensor: ...
+
+    def prompts(self) -> list[list[int]]: ...
+
+    def left_masked(self) -> int: ...
+
+
+def prompts_of(
+    decodes: Sequence[tuple[Decode, Sequence[str]]], samples: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[int]]:
+    """Return the token ids of each prompt: as stated, or those before the first position to fill."""
+    found = {}
+    for canvas, names in decodes:
+        for name, tokens in zip(names, canvas.prompts(), strict=True):
+            found[name] = list(samples[name].get("prompt_ids", tokens))
+    return found
+
+
+def import_rows(
+    decodes: Sequence[tuple[Decode, Sequence[str]]],
+    samples: Mapping[str, Mapping[str, Any]],
+    prompts: Mapping[str, Sequence[int]],
+    tokenizer: Any,
+    facts: Mapping[str, Any],
+) -> Rows:
+    """Return all changes as rows of an import.
+
+    Args:
+        decodes: each with the names of its texts.
+        samples: name → its facts.
+        prompts: name → token ids of its prompt.
+        tokenizer: None shows token ids.
+        facts: order and temperature of every row.
+    """
+    from orderlens.texts.foreign.rows import Header, Rows
+
+    rows = Rows(Path("recording"), Header("recording", {}), [], {})
+    pieces, eos = Pieces(tokenizer), tokenizer_eos(tokenizer)
+    for canvas, names in decodes:
+        events = event_rows(canvas.changes, canvas.mask_id, names)
+        passes = silent_passes(canvas, names, events)
+        for event in events:
+            name, token = event["sample_id"], event.get("token_id")
+            prompt = samples[name].get("prompt") or (
+                pieces.of(tuple(prompts[name])) if prompts[name] else None
+            )
+            piece = None if token is None else pieces.of((token,))
+            row = event | dict(facts) | {"n_passes": passes.get(name), "prompt": prompt, "text": piece}
+            rows.add(len(rows), row | {"correct": samples[name].get("correct"), "is_eos": token in eos})
+    return rows
+
+
+def gaps(decodes: Sequence[Decode]) -> list[str]:
+    """Return a note for tokens that could not be recorded."""
+    notes = []
+    if left := sum(canvas.left_masked() for canvas in decodes):
+        notes.append(
+            f"{counted(left, 'position')} still masked when recording ended; the last pass of a decoder "
+            "needs rec.finish(canvas)"
+        )
+    if unexplained := sum(canvas.n_unexplained for canvas in decodes):
+        notes.append(f"{counted(unexplained, 'token')} written without a pass of the network; left out")
+    return notes
+
+
+def event_rows(changes: Sequence[Changes], mask_id: int, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the changes of a decode as rows of ``runs import``, in the order of the passes."""
+    rows = []
+    for found in changes:
+        columns = {
+            "text": found.text_C,
+            "position": found.position_C,
+            "old": found.old_C,
+            "new": found.new_C,
+            **found.stats,
+        }
+        lists = {name: values.tolist() for name, values in columns.items()}
+        each = (dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
+        rows += [_row(change, found.forward, mask_id, names) for change in each]
+    return rows
+
+
+def silent_passes(canvas: Decode, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the number of passes of texts that revise, or whose last passes changed nothing."""
+    last = dict.fromkeys(names, -1)
+    revised = set()
+    for row in rows:
+        last[row["sample_id"]] = max(last[row["sample_id"]], row["forward"])
+        if row["event"] != "reveal":
+            revised.add(row["sample_id"])
+    masked = dict(zip(names, canvas.last_N.tolist(), strict=True))
+    silent = (name for name in names if name in revised or masked[name] > last[name])
+    return {name: max(masked[name], last[name]) + 1 for name in silent}
+
+
+def _row(change: dict[str, Any], forward: int, mask_id: int, names: Sequence[str]) -> dict[str, Any]:
+    row = {"sample_id": names[change.pop("text")], "forward": forward, "position": change.pop("position")}
+    old, new, old_logq = change.pop("old"), change.pop("new"), change.pop("old_logq")
+    if new == mask_id:
+        return row | {"event": "remask", "old_logq": old_logq}
+    row |= change | {"token_id": new, "event": "reveal" if old == mask_id else "edit"}
+    return row if old == mask_id else row | {"old_logq": old_logq}
+
+
+class Pieces:
+    """Texts of tokens and of prompts, decoded once; None without a tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = None if tokenizer is None else as_tokenizer(tokenizer)
+        self._known: dict[tuple[int, ...], str] = {}
+
+    def of(self, tokens: tuple[int, ...]) -> str | None:
+        """Return the text of some tokens."""
+        if self._tokenizer is None:
+            return None
+        if tokens not in self._known:
+            text = self._tokenizer.decode(list(tokens))
+            self._known[tokens] = text.encode("utf-8", "replace").decode()  # no lone surrogates
+        return self._known[tokens]

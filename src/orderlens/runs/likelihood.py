@@ -1,0 +1,97 @@
+"""``likelihood``: log-likelihoods of fixed targets by three methods, as one table. Stores nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+import pyarrow as pa
+
+from orderlens.common.arguments import whole_number
+from orderlens.decode.likelihood import LogLikelihood, Method, log_likelihoods
+from orderlens.models.loading import load_model
+from orderlens.models.protocol import Model
+from orderlens.registry import refuse_unknown
+from orderlens.rules import parse_policy
+from orderlens.runs.options import ModelLike
+from orderlens.store.frame import Frame
+from orderlens.texts.samples import EncodedSample, as_samples, encode_samples
+
+if TYPE_CHECKING:
+    from orderlens.rules.catalogue import PolicyLike
+    from orderlens.texts.samples import Samples
+
+DRAWS = 128
+SCHEMA = pa.schema(
+    [
+        pa.field("sample_id", pa.string()),
+        pa.field("method", pa.string()),
+        pa.field("log_prob", pa.float64()),
+        pa.field("std_error", pa.float64()),
+        pa.field("n_draws", pa.int64()),
+        pa.field("nats_per_token", pa.float64()),
+        pa.field("bits_per_byte", pa.float64()),
+    ]
+)
+
+
+def likelihood(
+    model: ModelLike,
+    samples: Samples,
+    *,
+    method: Literal["policy", "elbo", "mixture"] = "policy",
+    policy: PolicyLike = "forced-ar",
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Frame:
+    """Return the log-likelihood of each sample's target, one row per sample.
+
+    Args:
+        model: a model, or its name.
+        samples: ``Sample``s with targets, or dicts with ``id``, ``prompt`` and ``target``.
+        method: ``policy`` (exact, for a policy that draws nothing), ``elbo`` (the any-order bound by Monte
+            Carlo over masks, as LLaDA computes it) or ``mixture`` (log of the mean of P over sampled orders).
+        policy: the policy of ``policy``; ``mixture`` also takes ``random`` with a commit rule.
+        draws: masks of ``elbo``, orders of ``mixture``.
+        seed: of masks and orders.
+
+    Returns:
+        Columns ``sample_id, method, log_prob, std_error`` (nats), ``n_draws, nats_per_token``
+        (−log_prob over tokens) and ``bits_per_byte`` (NaN for a target without text).
+    """
+    refuse_unknown("method", method, get_args(Method))
+    whole_number("draws", draws, least=1)
+    whole_number("seed", seed, least=0)
+    chosen, loaded = parse_policy(policy), load_model(model)
+    encoded = encode_samples(loaded, as_samples(samples), need_target=True)
+    found = log_likelihoods(loaded, encoded, method, chosen, draws, seed)
+    rows = [_row(loaded, sample, method, value) for sample, value in zip(encoded, found, strict=True)]
+    return Frame.of(pa.Table.from_pylist(rows, schema=SCHEMA))
+
+
+def _row(model: Model, sample: EncodedSample, method: str, found: LogLikelihood) -> dict[str, object]:
+    n_bytes = len(model.tokenizer.decode(sample.target.tolist()).encode())
+    return {
+        "sample_id": sample.id,
+        "method": method,
+        "log_prob": found.log_prob,
+        "std_error": found.std_error,
+        "n_draws": found.n_draws,
+        "nats_per_token": -found.log_prob / len(sample.target),
+        "bits_per_byte": -found.log_prob / math.log(2) / n_bytes if n_bytes else math.nan,
+    }
+
+
+def averages(tables: Sequence[Frame]) -> list[dict[str, object]]:
+    """Return per method: texts, mean log P with its standard error (of the draws alone), nats, bits/byte."""
+    out: list[dict[str, object]] = []
+    for table in tables:
+        rows = table.to_arrow().to_pylist()
+        n = len(rows)
+        error = math.sqrt(sum(row["std_error"] ** 2 for row in rows)) / n
+        names = ("log_prob", "nats_per_token", "bits_per_byte")
+        means = {name: sum(row[name] for row in rows) / n for name in names}
+        first = {"method": rows[0]["method"], "n": n, "n_draws": rows[0]["n_draws"]}
+        out.append({**first, **means, "std_error": error})
+    return out

@@ -1,0 +1,96 @@
+"""Kept states: those of ``model.log_probs`` within the stated error, cut by the limit, off by default."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import orderlens as ol
+from orderlens.analysis.states import iter_states, trace_statistics
+from orderlens.store.schema import ENTROPY_UNITS, TOP_UNITS
+
+MODEL = ol.load_model("hmm:seed=3,states=6,characters=20,block=8")
+SAMPLES = [ol.Sample(str(i), [i, 4, 7], [(5 * i + 3 * k * k) % 19 for k in range(14)]) for i in range(3)]
+ORDERS = ["forced-ar", "random:1", "max-prob", "max-prob+top=3"]
+RUNS = {
+    "score": lambda **more: ol.score(MODEL, SAMPLES, ORDERS, **more),
+    "generate": lambda **more: ol.generate(
+        MODEL, SAMPLES, ORDERS, max_new_tokens=14, temperature=0.8, **more
+    ),
+    "masked": lambda **more: ol.generate(MODEL, SAMPLES, ORDERS, max_new_tokens=14, overflow="mask", **more),
+}
+
+
+def plain_state(trace, forward, start, width):
+    """Return the canvas up to the end of the block before a pass, rebuilt from the reveals."""
+    tokens = np.full(start + width, MODEL.mask_id)
+    first = int(trace["position"].min())
+    sample = next(item for item in SAMPLES if item.id == trace["sample_id"].iloc[0])
+    tokens[:first] = sample.prompt
+    shown = trace[(trace["forward"] < forward) & (trace["position"] < len(tokens))]
+    tokens[shown["position"]] = shown["token_id"]
+    return tokens
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_states_are_those_of_the_model(kind):
+    run = RUNS[kind](states=True)
+    assert run.reveals().to_pandas().equals(RUNS[kind]().reveals().to_pandas())
+    traces = dict(list(run.reveals().to_pandas().groupby(["sample_id", "order"])))
+    rows = run.table("states").to_pandas()
+    for row in rows.itertuples():
+        trace = traces[row.sample_id, row.order]
+        tokens = plain_state(trace, row.forward, row.start, len(row.visible))
+        hidden = tokens[row.start :] == MODEL.mask_id
+        assert row.visible == "".join("0" if item else "1" for item in hidden)
+        filled = trace[(trace["forward"] >= row.forward) & (trace["block"] == row.block)]["position"]
+        place = row.start + np.flatnonzero(hidden)[: len(row.top)]
+        assert sorted(filled) == place.tolist()
+        log_p = MODEL.log_probs(tokens)[place]
+        p = np.exp(log_p)
+        entropy = -(p * np.where(p > 0, log_p, 0)).sum(axis=1)
+        assert np.abs(np.asarray(row.top) / TOP_UNITS - p.max(axis=1)).max() <= 0.5 / TOP_UNITS + 1e-9
+        assert np.abs(np.asarray(row.entropy) / ENTROPY_UNITS - entropy).max() <= 0.5 / ENTROPY_UNITS + 1e-9
+    assert len(rows) == sum(trace["forward"].nunique() for trace in traces.values())
+
+
+def test_falls_and_distances_equal_plain_loops():
+    run = RUNS["score"](states=True)
+    for _, states in iter_states(run):
+        found, falls, sure, passes = trace_statistics(states), {1: [], 2: []}, {1: [], 2: []}, []
+        for p, shown in enumerate(states.visible_PB):
+            passes.append(np.nanmean(states.entropy_PB[p]))
+            held = np.flatnonzero(shown).tolist() + ([-1] if states.start_P[p] else [])
+            for b in np.flatnonzero(~np.isnan(states.entropy_PB[p])):
+                distance = min((abs(b - other) for other in held), default=0)
+                sure.setdefault(distance, []).append(states.entropy_PB[p, b])
+            if p + 1 == len(states.forward_P) or states.start_P[p + 1] != states.start_P[p]:
+                continue
+            new = np.flatnonzero(states.visible_PB[p + 1] & ~shown)
+            for b in np.flatnonzero(~states.visible_PB[p + 1]) if len(new) == 1 else ():
+                change = states.entropy_PB[p, b] - states.entropy_PB[p + 1, b]
+                if np.isfinite(change):
+                    falls.setdefault(abs(int(b - new[0])), []).append(change)
+        assert found["denoising_entropy"] == pytest.approx(np.mean(passes), abs=1e-9)
+        for place, distance in enumerate((1, 2)):
+            for name, values in (("fall", falls[distance]), ("entropy", sure[distance])):
+                expected = np.mean(values) if values else np.nan
+                assert found[f"{name}_{place}"] == pytest.approx(expected, abs=1e-9, nan_ok=True)
+                assert found[f"n_{name}_{place}"] == len(values)
+
+
+def test_the_limit_keeps_whole_passes_from_the_first_on():
+    run = RUNS["score"](states=True, limit_states=20)
+    rows = run.table("states").to_pandas()
+    for _, part in rows.groupby(["sample_id", "order"]):
+        assert part["forward"].tolist() == list(range(len(part)))
+        assert part["top"].str.len().sum() <= 20
+    assert "states" not in RUNS["score"]().tables
+
+
+def test_states_of_rules_that_revise(tmp_path):
+    run = ol.generate(MODEL, SAMPLES, ["wino", "remdm"], max_new_tokens=14, states=True, out=tmp_path / "run")
+    passes = run.samples().to_pandas().groupby("order")["n_passes"].max()
+    found = run.table("states").to_pandas().groupby("order")["forward"].max()
+    assert (found < passes).all()
+    assert ol.open_run(tmp_path / "run").table("states").to_pandas().equals(run.table("states").to_pandas())

@@ -1,0 +1,59 @@
+"""``census --generate`` as a run: texts, unfinished searches, grading, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import orderlens as ol
+from orderlens.cli.main import main
+from orderlens.errors import OrderLensError
+
+MODEL = "hmm:incoherence=0.5"
+PROMPTS = [ol.Sample(f"p{i}", "the cat sat on the mat again and "[i:]) for i in range(3)]
+
+
+def test_shares_of_a_prompt_sum_to_one_and_the_run_reads_again(tmp_path: Path) -> None:
+    census = ol.census(MODEL, PROMPTS, span=4, generate=True, anchor="prompt", out=tmp_path / "run")
+    frame = census.texts().to_pandas()
+    assert frame["finished"].all()
+    assert np.allclose(frame.groupby("sample_id")["share"].sum(), 1)
+    assert (frame["log_q_mean"] <= frame["log_q_best"] + 1e-12).all()
+    again = ol.census(MODEL, PROMPTS, span=4, generate=True, anchor="prompt", out=tmp_path / "run")
+    assert again.texts().to_arrow().equals(census.texts().to_arrow())
+    assert census.choices()[0] == {"policy": "random order", "n": 3, "correct": None}
+
+
+def test_a_search_past_its_limit_is_not_finished() -> None:
+    census = ol.census(MODEL, PROMPTS[:1], span=5, generate=True, anchor="prompt", limit_states=3)
+    (row,) = census.texts().to_arrow().to_pylist()
+    assert row["finished"] is False
+    assert row["text"] is None
+
+
+def test_texts_of_a_task_are_graded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["census", "--generate", "--task", "choice", "--model", "hmm", "--limit", "2", "--span", "3"]
+    assert main([*words, "--anchor", "prompt", "--out", str(tmp_path / "run"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["n_prompts"], found["n_finished"]) == (2, 2)
+    by = {row["policy"]: row["correct"] for row in found["choices"]}
+    assert by["worst text"] <= by["random order"] <= by["best text"]
+    frame = ol.open_run(tmp_path / "run").table("census_texts").to_pandas()
+    assert frame["correct"].notna().all()
+    assert all(row.response.startswith(row.text) for row in frame.itertuples())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task": "choice"}, "provides prompts to generate from"),
+        ({"generate": True, "span": 40}, "must be from 1 to 20"),
+        ({"generate": True, "span": 20, "block_size": 16}, "free positions, not 20"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(OrderLensError, match=message):
+        ol.census(MODEL, PROMPTS, **options)

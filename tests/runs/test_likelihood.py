@@ -1,0 +1,74 @@
+"""On ``hmm`` every method gives the joint: exactly, or within its standard error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import orderlens as ol
+from orderlens.errors import UserInputError
+
+NAMES = ["sample_id", "method", "log_prob", "std_error", "n_draws", "nats_per_token", "bits_per_byte"]
+
+
+def texts(model, n=4, prompt=5, target=21):
+    rng = np.random.default_rng(3)
+    letters = model.tokenizer.encode("the quick brown fox jumps over the lazy dog")
+    draws = [rng.choice(letters, prompt + target).tolist() for _ in range(n)]
+    return [ol.Sample(f"s{i}", row[:prompt], row[prompt:]) for i, row in enumerate(draws)]
+
+
+def joint(model, sample):
+    whole = model.joint_log_prob([*sample.prompt, *sample.target])
+    return whole - model.joint_log_prob(list(sample.prompt))
+
+
+@pytest.mark.parametrize("spec", ["hmm:block=8", "hmm:block=8,attention=full"])
+def test_all_methods_give_the_joint(spec):
+    model = ol.load_model(spec)
+    samples = texts(model)
+    truth = np.array([joint(model, sample) for sample in samples])
+    for policy in ("forced-ar", "reverse-ar", "max-prob"):
+        exact = ol.likelihood(model, samples, policy=policy).to_pandas()
+        assert list(exact.columns) == NAMES
+        assert exact["log_prob"].to_numpy() == pytest.approx(truth, abs=1e-9)
+        assert (exact["std_error"] == 0).all()
+    mixture = ol.likelihood(model, samples, method="mixture", draws=20).to_pandas()
+    assert mixture["log_prob"].to_numpy() == pytest.approx(truth, abs=1e-9)  # every order has the same P
+    elbo = ol.likelihood(model, samples, method="elbo", draws=600, seed=1).to_pandas()
+    z = (elbo["log_prob"].to_numpy() - truth) / elbo["std_error"].to_numpy()
+    assert np.abs(z).max() < 4
+    assert (elbo["std_error"] > 0).all()
+    assert elbo["n_draws"].tolist() == [600] * 4
+
+
+def test_units():
+    model = ol.load_model("hmm")
+    sample = texts(model)[0]
+    (row,) = ol.likelihood(model, [sample]).to_arrow().to_pylist()
+    n_bytes = len(model.tokenizer.decode(sample.target).encode())
+    assert row["nats_per_token"] == pytest.approx(-row["log_prob"] / 21)
+    assert row["bits_per_byte"] == pytest.approx(-row["log_prob"] / np.log(2) / n_bytes)
+
+
+def test_a_seed_repeats_the_draws_and_another_does_not():
+    model = ol.load_model("hmm")
+    first, again, other = (
+        ol.likelihood(model, texts(model, 1), method="elbo", draws=8, seed=seed).to_pandas()["log_prob"][0]
+        for seed in (0, 0, 1)
+    )
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"method": "bound"}, "unknown method 'bound'"),
+        ({"draws": 0}, "draws"),
+        ({"policy": "random"}, "no exact likelihood"),
+        ({"policy": "oracle-max-q"}, "no exact likelihood"),
+    ],
+)
+def test_bad_input_is_one_line(given, said):
+    with pytest.raises(UserInputError, match=said):
+        ol.likelihood("hmm", texts(ol.load_model("hmm"), 1), **given)
