@@ -3,9 +3,9 @@
     python benchmarks/bench_analysis.py --rows 20000000
 
 Writes a synthetic run through the real writer (four orders, four tasks, traces of 64 to 576 tokens in blocks
-of 32, EOS tails, texts, verdicts that depend on the mean), then builds the tables in a process of its own,
-whose wall time, CPU time and peak memory are reported. Goal: 20 M rows in under 60 s on 2 cores with under
-2 GB. ``--compact`` merges the parts first and reports that, too; 150 M rows are the downstream study.
+of 32, EOS tails, texts, verdicts that depend on the mean), then builds the tables in a separate process and
+prints its wall time, CPU time and peak memory. Goal: 20 M rows in under 60 s on 2 cores with under 2 GB.
+``--compact`` merges the parts first and prints its cost too. The downstream study has 150 M rows.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def texts(
     starts = np.append(0, np.cumsum(lengths))
     tokens = np.empty(starts[-1], np.int32)
     tokens[np.repeat(starts[:-1], lengths) + reveals["position"] - PROMPT] = reveals["token_id"]
-    given = rng.integers(1, VOCABULARY, (len(lengths), PROMPT)).astype(np.int32)
+    prompt_ids = rng.integers(1, VOCABULARY, (len(lengths), PROMPT)).astype(np.int32)
     at = rng.integers(0, len(PROSE) - 4 * int(lengths.max()), len(lengths))
     return {
-        "prompt_ids": pa.ListArray.from_arrays(PROMPT * np.arange(len(lengths) + 1), given.reshape(-1)),
+        "prompt_ids": pa.ListArray.from_arrays(PROMPT * np.arange(len(lengths) + 1), prompt_ids.reshape(-1)),
         "token_ids": pa.ListArray.from_arrays(starts, tokens),
         "n_requested": lengths.astype(np.int32),
         "text": [PROSE[a : a + 4 * n] for a, n in zip(at, lengths, strict=True)],
@@ -120,7 +120,7 @@ def write_run(folder: Path, rows: int) -> None:
 
 
 def analyse(folder: str) -> dict[str, object]:
-    """Build all tables; say what it took, and which tables took most."""
+    """Build all tables; return the cost and the slowest tables."""
     from orderlens.analysis.study import Study
     from orderlens.store.reader import open_run
 
@@ -142,7 +142,7 @@ def analyse(folder: str) -> dict[str, object]:
 
 
 def compact(folder: str) -> dict[str, object]:
-    """Merge the parts; say how many there were."""
+    """Merge the parts; return their number."""
     from orderlens.store.compact import compact_run
     from orderlens.store.folder import open_folder
 
@@ -151,7 +151,7 @@ def compact(folder: str) -> dict[str, object]:
 
 
 def measured(what: str, folder: str) -> None:
-    """Run in a process of its own: do it, print what it took."""
+    """Run a task in this (separate) process and print its cost."""
     start = time.perf_counter()
     found = {"analyse": analyse, "compact": compact}[what](folder)
     took = {
@@ -167,7 +167,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--keep", type=Path, help="folder for the run; used again when it is there")
+    parser.add_argument("--keep", type=Path, help="folder for the run; an existing run is reused")
     parser.add_argument("--compact", action="store_true", help="merge the parts first")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,19 +1,18 @@
-"""How near the engine comes to the machine's own sgemm, and how much faster it is than naive decoding.
+"""Speed of the engine compared with the machine's sgemm and with naive decoding.
 
-The model has the bundled model's shape (12 layers, width 384, vocabulary 8192) and random weights. Naive is
-what published samplers do: one forward of the whole 160-token window per step, batch 1, head on every row.
-The batched-naive column gives the naive path batches of whole windows too, so that the two gains (batching,
-and the engine's cache, sharing and row selection) can be told apart. On the CPU two more columns say which
-share of sgemm's rate (products of 1024³ in float32) the engine reaches, counting the matrix products that it
-carries out and nothing else, and which share the layers' matrix products reach alone, one after the other
-with as many rows as a pass of the engine has: with few rows they are the bound. sgemm is read before and
-after every reading of each, five times; a share is the median over the repeats.
+The model has the bundled model's shape (12 layers, width 384, vocabulary 8192) and random weights. Naive
+decoding is what published samplers do: one forward of the whole 160-token window per step, batch 1, head on
+every row. The batched-naive column batches whole windows, which separates the gain of batching from that of
+the engine (cache, sharing, row selection). On the CPU two more columns give shares of sgemm's rate (products
+of 1024³ in float32). One is for the engine, counting only its matrix products. The other is for the layers'
+matrix products alone, with the same number of rows as a pass of the engine; with few rows they are the upper
+bound. sgemm is measured five times before and after each measurement; a share is the median over the repeats.
 
     python benchmarks/bench_decode.py [--sequences 2] [--repeats 5] [--device cpu] [--clock cpu]
 
-Everything is measured in turn, ``repeats`` times in one process: other work on the machine then hits all of
-them alike. Of the times the least counts. ``--clock cpu`` counts the process's CPU seconds, ``wall`` is for a
-quiet machine and for CUDA.
+All works are measured alternately, ``repeats`` times in one process, so that other load on the machine
+affects all equally. The minimum time is reported. ``--clock cpu`` counts the process's CPU seconds; ``wall``
+is for an idle machine and for CUDA.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
-from orderlens.models.engine.layer_parts import product
+from orderlens.models.engine.layer_parts import packed_linear
 from orderlens.models.files.tokenizer import CharacterTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.model import TransformerModel
@@ -49,7 +48,7 @@ def random_model(device: str) -> TransformerModel:
     network = Transformer(TransformerConfig()).to(device)
     for parameter in network.parameters():
         if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.05)  # logits of an ordinary size, so no denormal numbers
+            torch.nn.init.normal_(parameter, std=0.05)  # logits of a usual size, so no denormal numbers
     return TransformerModel(network, CharacterTokenizer(), name="random", digest="random")
 
 
@@ -61,7 +60,7 @@ def random_samples(n: int, vocab: int) -> list[EncodedSample]:
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 settings = {"clock": "wall"}
 GEMM, SHORT = 1024, 0.3
-"""The size of sgemm's matrices; the seconds below which one reading is too much of a chance."""
+"""Size of sgemm's matrices; minimum seconds of a single measurement (shorter ones are too noisy)."""
 
 
 def attention_operations(q_shape: list[int], k_shape: list[int], *_: object, **__: object) -> int:
@@ -78,7 +77,7 @@ UNCOUNTED: dict[Any, Any] = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_operations,
     torch.ops.mkldnn._linear_pointwise: packed_operations,
 }
-"""Products that torch's counter does not know by themselves."""
+"""Operations of products that torch's counter does not support."""
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
@@ -102,8 +101,8 @@ def whole_window_step(model: TransformerModel, tokens_BT: torch.Tensor) -> torch
     return torch.log_softmax(hidden @ model.network.embedding.weight.T, dim=-1).amax(dim=-1)
 
 
-def sgemm_seconds() -> Callable[[], object]:
-    """Return work of 2 · 1024³ operations in one product."""
+def sgemm_work() -> Callable[[], object]:
+    """Return a function that computes one product of 2 · 1024³ operations."""
     a, b, out = (torch.rand(GEMM, GEMM) for _ in range(3))
     return lambda: torch.mm(a, b, out=out)
 
@@ -116,21 +115,21 @@ def counted_products(work: Callable[[], object]) -> float:
 
 
 def layers_products(network: Transformer, rows: int) -> tuple[float, Callable[[], object]]:
-    """Return the operations and the work of all layers' products with ``rows`` rows, and nothing else."""
+    """Return the operations of all layers' products with ``rows`` rows, and a function that runs them."""
     weights = [module.weight for module in network.modules() if isinstance(module, torch.nn.Linear)]
     inputs = {width: torch.rand(rows, width) for width in {weight.shape[1] for weight in weights}}
 
     @torch.inference_mode()
     def work() -> None:
         for weight in weights:
-            product(inputs[weight.shape[1]], weight)
+            packed_linear(inputs[weight.shape[1]], weight)
 
     return 2.0 * rows * sum(weight.numel() for weight in weights), work
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Seconds of one piece of work: the least, and the median in units of a product of 1024³ beside it."""
+    """Time of one work: the minimum in seconds, and the median in units of a product of 1024³."""
 
     least: float
     in_products: float
@@ -141,10 +140,10 @@ class Reading:
 
 
 def interleave(works: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, Reading]:
-    """Read each once per round, short ones as the median of nine; on the CPU sgemm before and after."""
+    """Time each work once per round (short ones: median of nine); on the CPU time sgemm before and after."""
     spent: dict[str, list[float]] = {name: [] for name in (*works, "sgemm")}
     ratios: dict[str, list[float]] = {name: [] for name in works}
-    beside = sgemm_seconds() if device == "cpu" else None
+    beside = sgemm_work() if device == "cpu" else None
     for _ in range(repeats):
         for name, work in works.items():
             before = median_seconds(beside, 5, device) if beside else math.nan
@@ -195,7 +194,7 @@ def main() -> None:
     parser.add_argument("--naive-batch", type=int, default=8)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--clock", choices=CLOCKS, default="cpu")
-    parser.add_argument("--only", default="", help="works whose name contains this")
+    parser.add_argument("--only", default="", help="only works whose name contains this")
     args = parser.parse_args()
     settings["clock"] = args.clock
     model, on_cpu = random_model(args.device), args.device == "cpu"

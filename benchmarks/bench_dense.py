@@ -1,8 +1,8 @@
-"""LLaDA-8B on random weights of the real shape (bf16, 32 + 128): exactness, speed against two floors.
+"""LLaDA-8B with random weights of the real shape (bf16, 32 + 128): exactness, and speed against two bounds.
 
-Floors: reading all weights once at the measured copy bandwidth, and the matrix peak measured in the same
-process. Every section is chosen by a flag; the results are repeated as one table at the end. Examples (from
-the repository's root, with ``src`` on the path):
+Bounds: reading all weights once at the measured copy bandwidth, and the matrix peak measured in the same
+process. A flag selects each section; the results are repeated as one table at the end. Examples (from the
+repository's root, with ``src`` on the path):
 
     python benchmarks/bench_dense.py --check --steps 1,8,32,64 --products 1,32 --profile 1,32
     python benchmarks/bench_dense.py --score 8 --generate 1,32

@@ -1,4 +1,4 @@
-"""What the host does around the forwards of a replication: tables and commits of units, external scores.
+"""Host work of a replication outside the forwards: tables and commits of units, external scores.
 
 Texts and numbers are random, with the vocabulary of ``write_llada2.py``. From the repository's root:
 
@@ -7,7 +7,7 @@ Texts and numbers are random, with the vocabulary of ``write_llada2.py``. From t
     python benchmarks/bench_host.py --external 8000 --device cuda                the whole stage
     python benchmarks/bench_host.py --external 8000 --device cuda --keep FOLDER  and keep its scores
 
-CPU seconds are those of the thread that does a part; the tokenizer's own threads are in the last line only.
+CPU seconds are those of the thread that runs a part; the tokenizer's threads count in the last line only.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Clock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count what happens inside."""
+        """Time the body of the ``with`` statement."""
         wall, cpu = time.perf_counter(), time.thread_time()
         yield
         sums = self.parts.setdefault(name, [0.0, 0.0])
@@ -59,7 +59,7 @@ class Clock:
         sums[1] += time.thread_time() - cpu
 
     def watch(self, owner: Any, method: str, name: str) -> None:
-        """Count every call of a method."""
+        """Time every call of a method."""
         plain: Callable[..., Any] = getattr(owner, method)
 
         def counted(*args: Any, **more: Any) -> Any:
@@ -75,7 +75,7 @@ class Clock:
 
 
 def unit(texts: int, folder: Path) -> None:
-    """Time tables and commit of one unit of the sweep, twice: the second time texts of ids are known."""
+    """Time tables and commit of one unit of the sweep, twice: the second time the texts of ids are cached."""
     write_tokenizer(folder, MINI)
     eos, mask, rng = MINI["eos_token_id"], MINI["mask_token_id"], np.random.default_rng(0)
     model: Any = SimpleNamespace(
@@ -106,7 +106,7 @@ def unit(texts: int, folder: Path) -> None:
 
 
 def random_columns(rng: np.random.Generator, texts: int, orders: int, vocabulary: int) -> dict[str, Any]:
-    """Return what a decoder hands on, with random numbers."""
+    """Return a decoder's columns with random numbers."""
     chains, steps = texts * orders, np.arange(NEW)
     count = chains * NEW
     tokens = rng.integers(0, vocabulary, count)
@@ -128,7 +128,7 @@ def random_columns(rng: np.random.Generator, texts: int, orders: int, vocabulary
 
 
 def made_run(texts: int, folder: Path) -> Run:
-    """Write a run of that many different texts of random words."""
+    """Write a run of ``texts`` different texts of random words."""
     known, rng = words(MINI["eos_token_id"]), np.random.default_rng(1)
 
     def said(count: int, length: int) -> list[str]:
@@ -175,14 +175,14 @@ def main() -> None:
     parser.add_argument("--unit", type=int, default=0, metavar="TEXTS")
     parser.add_argument("--external", type=int, default=0, metavar="TEXTS")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--no-network", action="store_true", help="leave the forwards out")
+    parser.add_argument("--no-network", action="store_true", help="skip the forwards")
     parser.add_argument("--keep", type=Path, help="folder for the scores")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        if asked.unit:
-            unit(asked.unit, Path(name))
-        if asked.external:
-            score(asked.external, asked.device, not asked.no_network, Path(name), asked.keep)
+        if options.unit:
+            unit(options.unit, Path(name))
+        if options.external:
+            score(options.external, options.device, not options.no_network, Path(name), options.keep)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
-"""LLaDA-2.x on random weights of the real mini shape: exactness of the kernels, speed against the floor.
+"""LLaDA-2.x with random weights of the real mini shape: exactness of the kernels, and speed against a bound.
 
-Every section is chosen by a flag and takes at most a few minutes; the results are repeated as one table at
-the end. Examples (from the repository's root, with ``src`` on the path):
+A flag selects each section, which takes at most a few minutes; the results are repeated as one table at the
+end. Examples (from the repository's root, with ``src`` on the path):
 
     python benchmarks/bench_llada2.py --check
     python benchmarks/bench_llada2.py --steps 1,8,32,128 --profile 1,32,128
     python benchmarks/bench_llada2.py --generate 1,32,128 --score 64 --table 64
     python benchmarks/bench_llada2.py --generate 1,32,128,256 --temperatures 0,1 --routing random,even
-    python benchmarks/bench_llada2.py --generate 1,32,128,256 --guessing on,off
+    python benchmarks/bench_llada2.py --generate 1,32,128,256 --speculation on,off
     python benchmarks/bench_llada2.py --sets 1,32,128 --shares 0.1,0.3
     python benchmarks/bench_llada2.py --stages measure,score,generate,sweep --texts 204
+    python benchmarks/bench_llada2.py --weights bf16,fp8 --steps 1 --generate 1,32 --score 64
+    python benchmarks/bench_llada2.py --shape flash --weights fp8 --steps 1 --generate 1
     python benchmarks/bench_llada2.py --tiny --device cpu --steps 1,2 --generate 2 --score 1   (smoke run)
 """
 
@@ -24,7 +26,7 @@ from pathlib import Path
 import torch
 from llada2_bench.setting import TINY, Bench
 
-from orderlens.models.families.llada2 import MINI
+from orderlens.models.families.llada2 import FLASH, MINI
 
 
 def numbers(text: str) -> list[int]:
@@ -52,46 +54,54 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--head", action="store_true", help="the fused head's candidates")
     parser.add_argument("--steps", type=numbers, help="one decoding step at these batch sizes")
-    parser.add_argument("--ablate", type=numbers, help="what each part gains, at these batch sizes (CUDA)")
+    parser.add_argument("--ablate", type=numbers, help="the gain of each part, at these batch sizes (CUDA)")
     parser.add_argument("--profile", type=numbers, help="kernel times of one step at these batch sizes")
-    parser.add_argument("--passes", type=int, help="host and device, pass by pass, of so many texts")
+    parser.add_argument("--passes", type=int, help="host and device time per pass, for this number of texts")
     parser.add_argument(
         "--widest",
         type=numbers,
         default=[],
-        help="of passes and score: forwards of at most so many tokens, one after the other",
+        help="for passes and score: maximum numbers of tokens per forward, each measured separately",
     )
     parser.add_argument("--generate", type=numbers, help="32 + 128 tokens at these batch sizes")
     parser.add_argument(
         "--temperatures",
         type=fractions,
         default=[0.0],
-        help="of --generate; .0001 draws what 0 takes, so their ratio is what drawing costs (at 0 random "
-        "weights repeat themselves, which touches fewer experts than the texts of 1 do)",
+        help="for --generate; 0.0001 draws the same tokens as 0, so their ratio is the cost of drawing "
+        "(random weights repeat tokens at 0, which uses fewer experts than at 1)",
     )
     parser.add_argument(
-        "--guessing",
+        "--speculation",
         type=words,
         default=["on"],
-        help="of --generate: on, off (the device waits for the host)",
+        help="for --generate: on, off (the device waits for the host)",
     )
     parser.add_argument(
         "--routing",
         type=words,
         default=["random"],
-        help="of steps, profile, passes, generate and score: random (the weights' own), even (independent)",
+        help="for steps, profile, passes, generate and score: random (by the weights), even (independent)",
     )
     parser.add_argument("--stages", type=words, help="stages of replicate --preset full")
     parser.add_argument("--texts", type=int, default=204, help="texts of --stages")
     parser.add_argument("--swept", type=fractions, default=[0.7], help="temperatures of the stage sweep")
     parser.add_argument("--new-tokens", type=int, default=128, help="tokens of --generate and --sets")
-    parser.add_argument("--sets", type=numbers, help="the same with sets and a forced acceptance rate")
+    parser.add_argument("--sets", type=numbers, help="--generate with a forced share of parallel commits")
     parser.add_argument("--shares", type=fractions, default=[0.1, 0.3], help="accepted shares of --sets")
     parser.add_argument("--table", type=int, help="generation table with this many prompts")
     parser.add_argument("--score", type=int, help="fixed-sequence table with this many sequences")
     parser.add_argument("--long", type=numbers, help="step time at these context lengths")
     parser.add_argument("--long-batch", type=numbers, default=[1, 8], help="batch sizes of --long")
     parser.add_argument("--memory", type=numbers, help="peak memory at these batch sizes")
+    parser.add_argument("--shape", choices=("mini", "flash"), default="mini", help="the published shape")
+    parser.add_argument(
+        "--weights",
+        type=words,
+        default=[],
+        help="of steps, profile, passes, generate and score: bf16 (the device's dtype) or fp8 (experts in 8 "
+        "bits), one after the other with the same random numbers",
+    )
     parser.add_argument("--tiny", action="store_true", help="a small shape, for smoke runs")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="write all numbers as JSON")
@@ -118,24 +128,28 @@ def run_kernels(arguments: argparse.Namespace, bench: Bench) -> None:
 def run(arguments: argparse.Namespace, bench: Bench) -> None:
     if arguments.check or arguments.tune or arguments.experts or arguments.head:
         run_kernels(arguments, bench)
-    for routing in arguments.routing:
-        with routed(bench, routing):
-            run_decoding(arguments, bench)
+    for weights in arguments.weights or [""]:
+        if weights:
+            bench.use(weights)
+        for routing in arguments.routing:
+            with routed(bench, routing):
+                run_decoding(arguments, bench)
     run_rest(arguments, bench)
 
 
 @contextmanager
 def routed(bench: Bench, routing: str) -> Iterator[None]:
-    """Route as the weights say, or evenly; results carry the word."""
+    """Route by the weights or evenly; the printed results name the routing."""
     if routing == "random":
         yield
         return
     from llada2_bench.routing import even_routing
 
-    bench.label = f"[{routing} routing] "
+    before = bench.label
+    bench.label = f"{before}[{routing} routing] "
     with even_routing(bench):
         yield
-    bench.label = ""
+    bench.label = before
 
 
 def run_decoding(arguments: argparse.Namespace, bench: Bench) -> None:
@@ -156,7 +170,7 @@ def run_decoding(arguments: argparse.Namespace, bench: Bench) -> None:
                 decoding.measure_scoring(bench, arguments.score)
     if arguments.generate:
         decoding.measure_generation(
-            bench, arguments.generate, arguments.new_tokens, arguments.temperatures, arguments.guessing
+            bench, arguments.generate, arguments.new_tokens, arguments.temperatures, arguments.speculation
         )
 
 
@@ -187,7 +201,8 @@ def main() -> None:
     arguments = parse_arguments()
     device = torch.device(arguments.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    bench = Bench(device, TINY if arguments.tiny else MINI, dtype)
+    shape = TINY if arguments.tiny else {"mini": MINI, "flash": FLASH}[arguments.shape]
+    bench = Bench(device, shape, dtype)
     if device.type == "cuda":
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
         print(f"copy bandwidth {bench.bandwidth / 1e12:.2f} TB/s", flush=True)

@@ -1,7 +1,7 @@
-"""What one decoding pass costs outside the model: bookkeeping, rules and trace columns per forward pass.
+"""Cost of one decoding pass outside the model: bookkeeping, rules and trace columns per forward pass.
 
-The model is a stand-in that answers every request with ready-made rows, so only the decoder's own work is
-timed (CPU time, best of several). Compare two checkouts by running the file in each:
+The model is a stub that returns precomputed rows, so only the decoder's work is timed (CPU time, best of
+several). Compare two checkouts by running the file in each:
 
     python benchmarks/bench_rounds.py [--order max-prob] [--temperature 0] [--batch 1,32,128]
 """
@@ -23,7 +23,7 @@ NEW, CHARACTERS, REPEATS = 128, 6, 7
 
 
 class ReadyRows:
-    """A session that keeps nothing and computes nothing."""
+    """A session that caches nothing and computes nothing."""
 
     def __init__(self) -> None:
         self.rows = np.log(np.random.default_rng(0).dirichlet(np.ones(CHARACTERS + 2), size=8192))
@@ -38,15 +38,15 @@ class ReadyRows:
         """Keep nothing."""
 
     def evaluate(self, states: StateBatch) -> LogProbRows:
-        """Return as many rows as are wanted."""
+        """Return one precomputed row per requested row."""
         return LogProbRows(self.rows[: len(states.row_state_R)])
 
 
 class StandIn(HiddenMarkovModel):
-    """The control's interface around ready rows."""
+    """The interface of ``hmm`` with precomputed rows."""
 
     def open_session(self) -> ReadyRows:  # type: ignore[override]
-        """Return the stand-in."""
+        """Return the stub session."""
         return ReadyRows()
 
 

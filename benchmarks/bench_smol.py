@@ -1,15 +1,15 @@
-"""smol's shape on random weights: the engine's path against the plain one and against naive decoding.
+"""smol's shape with random weights: the engine compared with the plain path and with naive decoding.
 
     python benchmarks/bench_smol.py --device cuda --batch 1,64,256        # bfloat16: engine, plain, naive
     python benchmarks/bench_smol.py --device cpu --batch 1 --new 32 --clock cpu    # float32
 
 Naive is one forward of the whole window per token, batch 1, head and softmax on every row (timed on a sample
-of its steps, which all cost the same). Plain is the model as it runs without our kernels: cached blocks,
-eager torch. Engine is what ``--model smol --device cuda --dtype bfloat16`` takes: paged cache, recorded
-graphs, fused head. Greedy max-prob after 32 tokens of prompt, nothing stops early. On CUDA the first run of
-each path compiles and records and does not count; the paths' log-probabilities are compared before. On the
-CPU everything is measured in turn, ``--repeats`` times, and the least time counts; the share is that of
-sgemm's own rate beside each reading (see ``bench_decode.py``).
+of its steps, which all cost the same). Plain is the model without our kernels: cached blocks, eager torch.
+Engine is the path of ``--model smol --device cuda --dtype bfloat16``: paged cache, recorded graphs, fused
+head. Decoding is greedy max-prob after 32 prompt tokens, without early stopping. On CUDA the first run of
+each path compiles and records and does not count; the paths' log-probabilities are compared first. On the CPU
+all works are measured alternately, ``--repeats`` times, and the minimum time is reported; the share is
+relative to sgemm's rate at the same time (see ``bench_decode.py``).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def random_samples(count: int, new: int, vocab: int) -> list[EncodedSample]:
 
 
 def paths(network: Transformer, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """Return the plain model and, where its kernels apply, the one behind the engine."""
+    """Return the plain model and, if our kernels apply, the model on the engine."""
     config, tokenizer = network.config, CharacterTokenizer()
     found: dict[str, Any] = {}
     if runs_fast(device, dtype):
@@ -107,7 +107,7 @@ def largest_difference(models: dict[str, Any], vocab: int) -> float:
 
 
 def on_cpu(model: TransformerModel, batches: list[int], new: int, repeats: int) -> list[dict[str, Any]]:
-    """Print and return the CPU's figures: the engine against naive steps, sgemm and products alone."""
+    """Print and return CPU times: the engine against naive steps, sgemm and its products alone."""
     tokens, rows = torch.randint(17, model.vocab_size, (1, PREFIX + new)), []
     for batch in batches:
         samples = random_samples(batch, new, model.vocab_size)
@@ -140,7 +140,9 @@ def main() -> None:
     parser.add_argument("--naive-steps", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--guessing", default="on", help="of the engine on CUDA: on, off (the device waits)")
+    parser.add_argument(
+        "--speculation", default="on", help="of the engine on CUDA: on, off (the device waits)"
+    )
     parser.add_argument("--tiny", action="store_true", help="a small shape, for smoke runs")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
     args = parser.parse_args()
@@ -166,7 +168,7 @@ def main() -> None:
         samples = random_samples(batch, args.new, vocab)
         spent = {}
         for name, model in models.items():
-            for word in args.guessing.split(",") if name == "engine" else ("on",):
+            for word in args.speculation.split(",") if name == "engine" else ("on",):
                 if name == "engine":
                     model.engine.can_speculate = word == "on"
                 shown = name if word == "on" else "waiting"
@@ -191,7 +193,7 @@ def greedy(model: Any, samples: list[EncodedSample], new: int) -> Callable[[], o
 
 
 def timed(model: Any, samples: list[EncodedSample], new: int, device: str) -> float:
-    """Return the seconds of one greedy generation after one that does not count."""
+    """Return the seconds of one greedy generation after a warm-up."""
     run = greedy(model, samples, new)
     if device != "cpu":
         run()

@@ -4,7 +4,7 @@
 
 Writes synthetic runs through the real writer (512-token traces in blocks of 32, float32 log-probabilities
 with free mantissas, Zipf-like token ids, reveal orders that are random inside each block), compacts them,
-and measures. Each reading task runs in a process of its own, whose CPU time and peak memory are reported.
+and measures. Each reading task runs in a separate process; its CPU time and peak memory are printed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def passes(rng: np.random.Generator) -> dict[str, object]:
 
 
 def numbers(rng: np.random.Generator, kind: str, rows: int) -> dict[str, object]:
-    """Return log-probabilities that are as hard to compress as real ones: only implied values repeat."""
+    """Return log-probabilities that compress as badly as real ones: only implied values repeat."""
     top = 1 / (1 + np.exp(-rng.normal(2.0, 3.0, rows)))
     maximum = np.log(top).astype(np.float32)
     second = np.minimum(np.log1p(-top) + np.log(rng.uniform(0.2, 1, rows)), maximum).astype(np.float32)
@@ -136,7 +136,7 @@ def write_run(folder: Path, kind: str, rows: int) -> dict[str, float]:
 
 
 def read_task(name: str, folder: str) -> dict[str, float]:
-    """Run one reading task in this process and return what it cost."""
+    """Run one reading task in this process and return its cost."""
     run = open_run(folder)
     if name == "sql_mean_var":
         query = (

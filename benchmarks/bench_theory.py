@@ -2,8 +2,8 @@
 
     python benchmarks/bench_theory.py [--points 10000000] [--json]
 
-Both run on one thread; each time is the best of several rounds, taken in turn, so that other work on the
-machine slows both.
+Both run on one thread; each time is the best of several alternating rounds, so that other load on the machine
+slows both.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""How long the viewer takes to show its first page over a large run.
+"""Time until the viewer shows its first page of a large run.
 
     python benchmarks/bench_viewer.py --rows 10000000 [--run FOLDER] [--browser /usr/bin/chromium]
 
 Writes a synthetic run through the real writer (128-token traces under five orders, with texts and verdicts;
-``--run`` keeps it, or takes the one that is there), starts the viewer on it in a process of its own, and
-measures from the first request on: the answers that make the first page (page, script, catalogue, first
-rows), the first rows of the whole list, the list with everything, one sample. With ``--browser`` also
-Chromium's first contentful paint and the first row on the page, right after the start of another viewer.
-The process's own start is reported apart.
+``--run`` keeps it or reuses an existing one). Starts the viewer in a separate process and measures from the
+first request on: the responses of the first page (page, script, catalogue, first rows), the first rows of the
+complete list, the complete list, one sample. With ``--browser`` also Chromium's first contentful paint and
+the first row on the page, right after the start of another viewer. The start of the process is printed
+separately.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def viewer(folder: Path) -> Iterator[tuple[str, float]]:
 
 
 def answers(address: str) -> dict[str, float]:
-    """Return seconds from the first request until each answer, in the order in which the page asks."""
+    """Return seconds from the first request until each response, in the order of the page's requests."""
     base, token = address.partition("/?")[0], urlsplit(address).query.partition("=")[2]
 
     def get(path: str) -> bytes:
@@ -146,8 +146,8 @@ def painted(address: str, chromium: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--run", type=Path, help="where the run is kept (default: a temporary folder)")
-    parser.add_argument("--browser", help="Chromium's program, to measure what is painted")
+    parser.add_argument("--run", type=Path, help="folder of the run (default: a temporary folder)")
+    parser.add_argument("--browser", help="path of Chromium, to measure painting")
     options = parser.parse_args()
     base = Path(tempfile.mkdtemp())
     folder = options.run or base / "run"

@@ -1,14 +1,14 @@
-"""What several workers gain, and how many the store can serve.
+"""Speed-up by several workers, and the number of workers that the store can serve.
 
     python benchmarks/bench_workers.py                       # 1 against 2 CPU workers on tiny
     python benchmarks/bench_workers.py --claims 1000         # simulated workers against a folder
     python benchmarks/bench_workers.py --claims 1000 --s3 seaweedfs    # the same against a local S3 server
 
-The first compares the time between the first and the last commit, so that starting Python and loading the
-model, which a real study pays once in hours, do not count; the whole wall time stands beside it. The second
-lets threads of a few processes claim and commit units of one row as fast as they can, from a common start:
-real workers ask once per unit, so units per second times the seconds that a unit takes is the number of
-workers that the store can serve. Requests, lost conditional writes and CPU seconds are counted on both sides.
+The first command compares the time between the first and the last commit. It excludes starting Python and
+loading the model, which a real study does once in hours; the total wall time is printed next to it. With
+``--claims``, threads of a few processes claim and commit units of one row at full speed from a common start.
+Real workers claim once per unit, so units per second × seconds per unit is the number of workers that the
+store can serve. Requests, lost conditional writes and CPU seconds are counted on both sides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ORDERS = ["forced-ar", "max-prob", "random"]
 
 
 def samples(count: int) -> list[ol.Sample]:
-    """Return so many texts of the bundled passages, some of them more than once."""
+    """Return ``count`` texts of the bundled passages; some are repeated."""
     found = ol.load_samples("passages", "tiny", prefix_tokens=32, target_tokens=64)
     return [replace(found[i % len(found)], id=f"{i:03d}") for i in range(count)]
 
@@ -75,14 +75,14 @@ def run(out: Path, texts: list[ol.Sample], engine: ol.Engine) -> None:
 
 
 class Counting(WorkerRole):
-    """One of many workers that counts its units."""
+    """A worker that counts its units."""
 
     closes = False
 
     def __init__(self, place: int, count: int) -> None:
         self.place, self.count, self.units = place, count, 0
 
-    def ends(self, key: str) -> None:
+    def on_commit(self, key: str) -> None:
         """Count the unit."""
         self.units += 1
 
@@ -94,12 +94,12 @@ def tables(unit: int) -> dict[str, pa.Table]:
 
 @dataclass
 class Share:
-    """What the simulated workers of one process did.
+    """Counts of the simulated workers of one process.
 
     Attributes:
-        units: by worker.
-        cpu_s: of the process, from the common start to its last worker's end.
-        requests: by kind; empty on a disk.
+        units: number of units by worker.
+        cpu_s: CPU seconds of the process, from the common start to the end of its last worker.
+        requests: number of requests by kind; empty on a disk.
     """
 
     units: list[int]
@@ -108,7 +108,7 @@ class Share:
 
 
 def simulate(address: str, places: range, count: int, keys: dict[str, int], ready: Any, shares: Any) -> None:
-    """Run some of ``count`` workers as threads of this process, and send back their share."""
+    """Run some of ``count`` workers as threads of this process, and send back their counts."""
     sys.setswitchinterval(0.5)  # else hundreds of waiting threads wake up every 5 ms
     requests = counted() if "://" in address else Counter[str]()
     files = shared_files() if "://" in address else None
@@ -136,7 +136,7 @@ def spec_of(keys: dict[str, int]) -> dict[str, Any]:
 
 
 def claims(workers: int, units: int, server: str | None, processes: int) -> None:
-    """Print how fast simulated workers get through units, and what that costs them and the store."""
+    """Print the speed of simulated workers, and the cost for them and for the store."""
     keys = {f"unit-{number:06d}": number for number in range(units)}
     processes = min(processes, workers)
     spawn = multiprocessing.get_context("spawn")
@@ -188,11 +188,13 @@ if __name__ == "__main__":
     parser.add_argument("--texts", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--claims", type=int, default=0, help="simulated workers")
-    parser.add_argument("--units", type=int, default=0, help="units that they share (ten each)")
+    parser.add_argument("--units", type=int, default=0, help="number of units (default: ten per worker)")
     parser.add_argument("--s3", choices=SERVERS, help="on a local S3 server instead of a disk")
-    parser.add_argument("--processes", type=int, default=2, help="that the simulated workers are threads of")
-    given = parser.parse_args()
-    if given.claims:
-        claims(given.claims, given.units or 10 * given.claims, given.s3, given.processes)
+    parser.add_argument(
+        "--processes", type=int, default=2, help="number of processes for the workers' threads"
+    )
+    options = parser.parse_args()
+    if options.claims:
+        claims(options.claims, options.units or 10 * options.claims, options.s3, options.processes)
     else:
-        compare(given.texts, given.repeats)
+        compare(options.texts, options.repeats)

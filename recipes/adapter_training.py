@@ -1,8 +1,8 @@
-"""The training loop of an adapter: windows in, adapter files, a metrics log and resumable checkpoints out.
+"""The training loop of an adapter: from windows to adapter files, a metrics log and resumable checkpoints.
 
-On CUDA the passes run in bfloat16, compiled layer by layer with FlexAttention; what cannot be compiled or
-does not fit in memory is replaced by a plainer way before the first step counts. On the CPU they run in
-float32 with plain attention. Knows nothing of text or tokenizers.
+On CUDA the passes run in bfloat16, compiled layer by layer with FlexAttention. If that does not compile or
+does not fit in memory, a simpler method is selected before the first step. On the CPU they run in float32
+with plain attention. Does not depend on text or tokenizers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from orderlens.errors import RunError, one_line
 from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings
-from orderlens.training.attention import Execution
+from orderlens.training.attention import AttentionBackend
 from orderlens.training.data import Tokens, WindowMixture
 from orderlens.training.objective import MaskPair, pair_weights, step_generator
 from orderlens.training.optimiser import LearningRateSchedule
@@ -36,16 +36,16 @@ from orderlens.training.steps import (
 )
 
 RATIO_BINS = 8
-WAYS: tuple[tuple[Execution, bool], ...] = (("flex", True), ("dense", True), ("dense", False))
-"""Attention and whether layers are compiled, best first; the CPU takes the last."""
+METHODS: tuple[tuple[AttentionBackend, bool], ...] = (("flex", True), ("dense", True), ("dense", False))
+"""Attention backend and whether layers are compiled, best first; the CPU uses the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptSettings(StepSettings):
-    """The same, and what an adapter needs.
+    """Step settings plus the settings for an adapter.
 
     Attributes:
-        cut_share: share of blocks that are cut in two instead of hidden at random (see ``masking``).
+        cut_share: share of blocks that are cut in two instead of hidden at random (see ``sample_cut_masks``).
         save_seconds: wall time between two saved adapters; one is always saved at the end.
     """
 
@@ -58,11 +58,12 @@ class AdaptSettings(StepSettings):
 def sample_cut_masks(
     batch: int, length: int, block_size: int, cut_share: float, generator: torch.Generator
 ) -> MaskPair:
-    """Draw masks of which a share of the blocks is cut in two instead of hidden at random.
+    """Draw masks in which a share of the blocks is cut in two instead of hidden at random.
 
     In a cut block the first copy hides everything before the cut (a state of decoding right to left), the
-    second everything after it (left to right). The token next to the cut, the one such an order reveals now,
-    gets half of its copy's weight; the hidden tokens share the other half. Elsewhere as ``sample_masks``.
+    second everything after it (left to right). The token next to the cut is the one that such an order
+    reveals next; it gets half of its copy's weight, and the hidden tokens share the other half. Other blocks
+    are as in ``sample_masks``.
     """
     device, blocks = generator.device, length // block_size
     score = torch.rand(batch, blocks, block_size, generator=generator, device=device)
@@ -71,15 +72,15 @@ def sample_cut_masks(
     place = torch.arange(block_size, device=device)
     first = torch.where(cut, place.expand_as(score), score.argsort(-1).argsort(-1)) < size
     even = pair_weights(first, size)
-    beside = (
+    at_cut = (
         ((place == size) | (place == size - 1)).float() * (block_size + 1) / (batch * blocks * 2 * block_size)
     )
-    weight = torch.where(cut, (even + beside) / 2, even)
+    weight = torch.where(cut, (even + at_cut) / 2, even)
     return MaskPair(first.view(batch, length), weight.view(batch, length))
 
 
 class RatioLosses:
-    """Sums of token losses by the share of their block that is hidden, kept on the device."""
+    """Sums of token losses by the hidden share of their block, on the device."""
 
     def __init__(self, block_size: int, device: torch.device) -> None:
         self._block = block_size
@@ -127,20 +128,20 @@ class AdapterTrainer(TrainingRun):
         self._base, self._rates = base, rates
         folder.mkdir(parents=True, exist_ok=True)
         self.troubles: list[str] = []
-        self._ways = list(WAYS if self.device.type == "cuda" else WAYS[-1:])
+        self._methods = list(METHODS if self.device.type == "cuda" else METHODS[-1:])
         self._built = False
 
     @property
     def way(self) -> str:
-        """How the passes are carried out now."""
-        execution, compiled = self._ways[0]
-        return f"{execution}, {'compiled' if compiled else 'plain'}, {self._pieces} piece(s) per batch"
+        """The method of the passes: backend, compilation, and parts per batch."""
+        backend, compiled = self._methods[0]
+        return f"{backend}, {'compiled' if compiled else 'plain'}, {self._pieces} piece(s) per batch"
 
     def _build(self) -> None:
-        execution, compiled = self._ways[0]
+        backend, compiled = self._methods[0]
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         working = copy.deepcopy(self._base).to(self.device, dtype)
-        self._loss = MaskedStreams(working, self.settings.window, self.device, execution).to(self.device)
+        self._loss = MaskedStreams(working, self.settings.window, self.device, backend).to(self.device)
         if compiled:
             self._loss.compile_parts()
         self._lowrank = LowRank(self._base, self._loss, self.adapter, self._rates, self.settings.seed)
@@ -149,7 +150,7 @@ class AdapterTrainer(TrainingRun):
         self._built = True
 
     def prepare(self) -> None:
-        """Run one batch forward and back, and fall back to a way that works before training begins."""
+        """Run one batch forward and backward, and select a method that works, before training starts."""
         windows = self.mixture.batch(0)
         while True:
             try:
@@ -164,18 +165,18 @@ class AdapterTrainer(TrainingRun):
                     raise
                 self._pieces *= 2
                 self._lowrank.drop_gradients()
-            except Exception as error:  # the compiler raises many kinds; the plain way needs none of it
-                if len(self._ways) == 1:
+            except Exception as error:  # the compiler raises many types; the next method may not need it
+                if len(self._methods) == 1:
                     raise
                 self.troubles.append(f"{self.way}: {one_line(error)[:300]}")
-                del self._ways[0]
+                del self._methods[0]
                 torch._dynamo.reset()
                 self._built = False
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
 
     def _gradients(self, windows: Tokens, mask_key: tuple[int, int]) -> Tensor:
-        """Add the gradients of one batch, in as many pieces as memory asks for; return its loss."""
+        """Add the gradients of one batch, in parts that fit in memory; return its loss."""
         masks = self._masks(len(windows), mask_key)
         total = torch.zeros((), device=self.device)
         size = -(-len(windows) // self._pieces)
@@ -194,25 +195,25 @@ class AdapterTrainer(TrainingRun):
         return sample_cut_masks(batch, self.settings.window, block, share, generator)
 
     def run(self, report: Report | None = None) -> dict[str, Any]:
-        """Train until the budget is spent, on from a checkpoint if there is one; return the last metrics."""
+        """Train until the budget is spent, from the checkpoint if there is one; return the last metrics."""
         began = time.monotonic()
         self.prepare()
         if (self.folder / CHECKPOINT).exists():
             self._resume()
         if report:
             report({"way": self.way, "troubles": self.troubles, "step": self.step, "rows": self.mixture.rows})
-        return self.spend(report, began)
+        return self.train_until_budget(report, began)
 
     def train_step(self, windows: Tokens, factor: float) -> tuple[Tensor, Tensor]:
         """Take one optimiser step; return the loss and the gradient norm as device scalars."""
         loss = self._gradients(windows, (self.settings.seed, self.step))
         return loss, self._lowrank.step(factor)
 
-    def remarks(self) -> dict[str, Any]:
-        """Return the losses since the last line by hidden share."""
+    def extra_log_fields(self) -> dict[str, Any]:
+        """Return the mean losses since the last log line, by hidden share."""
         return {"by_hidden_share": self._ratios.take()}
 
-    def gap_seconds(self, worked_s: float) -> float:
+    def checkpoint_interval(self, worked_s: float) -> float:
         """Return the seconds between two saved adapters."""
         del worked_s
         return self.settings.save_seconds
@@ -220,8 +221,8 @@ class AdapterTrainer(TrainingRun):
     def heldout_loss(self) -> float:
         """Return the any-order loss on held-out windows under fixed masks without cuts (NaN without windows).
 
-        The batch has the training batch's shape, filled up by repeating windows, and gradients stay enabled,
-        so that the compiled training pass is used as it is.
+        The batch has the training batch's shape (windows are repeated if needed) and gradients stay enabled,
+        so that the compiled training pass is reused.
         """
         size = -(-sum(self.mixture.rows.values()) // self._pieces)
         if not len(self.heldout):
@@ -233,7 +234,7 @@ class AdapterTrainer(TrainingRun):
         return float((losses_R.detach() * masks.weight.flatten()).sum())
 
     def checkpoint(self) -> None:
-        """Save the adapter and the run's whole state."""
+        """Save the adapter and the complete state of the run."""
         notes = {
             "step": self.step,
             "seconds": round(self.elapsed_s, 1),
@@ -254,7 +255,9 @@ class AdapterTrainer(TrainingRun):
     def _resume(self) -> None:
         state = load_checkpoint(self.folder / CHECKPOINT, self.device)
         if state["adapter"] != asdict(self.adapter):
-            raise RunError(f"{self.folder}: its checkpoint has other settings; choose another folder")
+            raise RunError(
+                f"{self.folder}: its checkpoint has other adapter settings; use the same or another folder"
+            )
         self._lowrank.restore(state["lowrank"])
         self.mixture.restore(state["phases"])
         self.step, self.elapsed_s = state["step"], state["elapsed_s"]

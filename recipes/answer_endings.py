@@ -1,10 +1,10 @@
-"""How answers end under each order: their length, and end tokens that come before the text is finished.
+"""How answers end under each order: their length, and end tokens revealed before the text is finished.
 
     python recipes/answer_endings.py RUN          # a run of 'orderlens generate' or 'orderlens evaluate'
 
 An answer's content ends before its first end token (by position). "Sealed" answers have a cascade as in the
-paper's Fig. 2: three or more steps in a row (or eight, which chance hardly gives) that reveal end tokens from
-right to left, and content after them.
+paper's Fig. 2: at least three consecutive steps (or eight, which is unlikely by chance) that reveal end
+tokens right to left, and content revealed after them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Does the order matter in the same way for every architecture? Train, score and compare small models.
+"""Does the order matter equally for every architecture? Train, score and compare small models.
 
-The models have one shape, one tokenizer, one corpus, one optimiser and the same batches in the same sequence;
-only who may see whom differs: block-causal, full attention, permutation-trained (XLNet's two streams) and an
-autoregressive twin. A second block-causal model with another seed says how much of a difference training
-chance makes. Everything in one command; stages that are done are not done again:
+The models share shape, tokenizer, corpus, optimiser and batches; only attention differs: block-causal, full
+attention, permutation-trained (XLNet's two streams) and an autoregressive twin. A second block-causal model
+with another seed shows the differences due to training randomness. One command runs all stages and skips
+finished ones:
 
     PYTHONPATH=src python recipes/architectures.py all --corpus FOLDER --texts C4.jsonl.gz --work WORK
 
-Stages on their own: prepare, train, score, compare. All run from the source tree with torch, pyarrow, pandas,
-scipy, tokenizers and safetensors. Orders choose inside blocks of 32, and for models that see the whole canvas
-once more in one block. A GPU needs about 5 minutes; intervals are over texts, not over trainings.
+Separate stages: prepare, train, score, compare. All run from the source tree with torch, pyarrow, pandas,
+scipy, tokenizers and safetensors. Blocks have 32 tokens; models that see the whole canvas are also decoded in
+one block. A GPU needs about 5 minutes. Intervals are over texts, not over training runs.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ PLAN, SCORES = "plan.json", "scores.json"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all models have in common; written once by ``prepare``.
+    """Settings that all models share; written once by ``prepare``.
 
     Attributes:
-        noise_texts: texts that are scored again, one by one, for the noise floor.
+        noise_texts: number of texts that are scored again, one at a time, for the noise floor.
     """
 
     prefix: int = 32
@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def window(self) -> int:
-        """Tokens of a training window: as long as what is scored, so that no canvas is a new one."""
+        """Tokens of a training window: the length of a scored text, so that canvases match training."""
         return self.prefix + self.target
 
     def config(self, attention: Any, vocab_size: int) -> TransformerConfig:
@@ -86,7 +86,7 @@ MODELS = {
     "permutation": ("permutation", 0),
     "causal": ("causal", 0),
 }
-"""Name → attention and what is added to the plan's seed for weights and masks (the batches stay the same)."""
+"""Name → attention, and the number added to the plan's seed for weights and masks (batches do not change)."""
 
 Work = Annotated[Path, typer.Option(help="Folder for windows, models, runs and the page.")]
 Device = Annotated[str, typer.Option(help="cuda or cpu.")]
@@ -95,7 +95,7 @@ TextFile = Annotated[Path, typer.Option(help="Held-out documents to score (C4's 
 
 def read_plan(work: Path) -> Plan:
     if not (work / PLAN).exists():
-        raise SystemExit(f"{work} holds no {PLAN}; run 'prepare' first")
+        raise SystemExit(f"{work} does not contain {PLAN}; run 'prepare' first")
     return Plan(**json.loads((work / PLAN).read_text()))
 
 
@@ -103,7 +103,7 @@ def read_plan(work: Path) -> Plan:
 
 
 def prepare(corpus: Path, work: Path, plan: Plan) -> None:
-    """Tokenise the corpus parts and cut them into windows; documents near the held-out texts stay out."""
+    """Tokenise the corpus parts and cut them into windows; skip documents that overlap held-out texts."""
     bpe = FastTokenizer.from_file(bundled_folder("tiny") / TOKENIZER)
     for part in sorted(corpus.glob("*.jsonl*")):
         name = part.name.split(".")[0]
@@ -111,17 +111,17 @@ def prepare(corpus: Path, work: Path, plan: Plan) -> None:
             continue
         documents = list(encoded(bpe, filter(may_train, read_documents(part))))
         rng = keyed_generator(plan.seed, "pack", name)
-        apart = pack(documents[HELDOUT_EVERY - 1 :: HELDOUT_EVERY], plan.window, EOS_ID, PADDED_SHARE, rng)
-        kept = (ids for index, ids in enumerate(documents, 1) if index % HELDOUT_EVERY)
-        windows = pack(kept, plan.window, EOS_ID, PADDED_SHARE, rng)
-        write_shard(work, "heldout", name, apart)
+        heldout = pack(documents[HELDOUT_EVERY - 1 :: HELDOUT_EVERY], plan.window, EOS_ID, PADDED_SHARE, rng)
+        trained = (ids for index, ids in enumerate(documents, 1) if index % HELDOUT_EVERY)
+        windows = pack(trained, plan.window, EOS_ID, PADDED_SHARE, rng)
+        write_shard(work, "heldout", name, heldout)
         write_shard(work / "windows", "text", name, windows)
         print(f"{name}: {len(documents)} documents, {windows.size / 1e6:.1f} M tokens", flush=True)
     (work / PLAN).write_text(json.dumps(asdict(plan)))
 
 
 def train(work: Path, name: str, device: str) -> None:
-    """Train one model and write its folder; goes on from a checkpoint if there is one."""
+    """Train one model and write its folder; resume from a checkpoint if there is one."""
     plan, (attention, extra), out = read_plan(work), MODELS[name], work / "models" / name
     if (out / "config.json").exists():
         return
@@ -146,7 +146,7 @@ def train(work: Path, name: str, device: str) -> None:
         "heldout_loss": trainer.heldout_loss(),
     }
     save_folder(out, trainer.model.cpu(), bpe, int8=False, notes=notes)
-    (out / CHECKPOINT).unlink()  # as large as three models, and nothing is left to resume
+    (out / CHECKPOINT).unlink()  # three times the model's size, and no longer needed
     print(name, json.dumps(notes), flush=True)
 
 
@@ -154,7 +154,7 @@ def train(work: Path, name: str, device: str) -> None:
 
 
 def score(work: Path, name: str, texts: Path, device: str) -> None:
-    """Score the held-out texts: under all orders in blocks and in one block, or left to right."""
+    """Score the held-out texts under all orders, in blocks and in one block, or left to right."""
     plan, folder = read_plan(work), work / "models" / name
     tokenizer = FastTokenizer.from_file(folder / TOKENIZER)
     samples = ol.load_samples(
@@ -215,7 +215,7 @@ def prepare_command(
     block: Annotated[int, typer.Option()] = DEFAULT.block,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
-    """Tokenise the corpus and write down what all models have in common."""
+    """Tokenise the corpus and write the settings that all models share."""
     shape = {"prefix": prefix, "target": target, "block": block}
     shape |= {"layers": layers, "width": width, "heads": heads}
     prepare(corpus, work, Plan(**shape, steps=steps, batch=batch, texts=texts, seed=seed))
@@ -223,14 +223,14 @@ def prepare_command(
 
 @app.command("train")
 def train_command(work: Work, device: Device = "cuda", only: str = "") -> None:
-    """Train all models that are not there yet, or the one named with --only."""
+    """Train all models that are not trained yet, or the one named with --only."""
     for name in [only] if only else MODELS:
         train(work, name, device)
 
 
 @app.command("score")
 def score_command(work: Work, texts: TextFile, device: Device = "cuda", only: str = "") -> None:
-    """Score the texts under all models that are trained."""
+    """Score the texts under all trained models."""
     for name in [only] if only else MODELS:
         score(work, name, texts, device)
 
@@ -256,7 +256,7 @@ def everything(
     device: Device = "cuda",
     steps: Annotated[int, typer.Option(help="Training steps of every model.")] = DEFAULT.steps,
 ) -> None:
-    """Do everything, model by model, so that what is done early can be read early."""
+    """Run all stages, model by model, so that first results can be read early."""
     prepare(corpus, work, replace(DEFAULT, steps=steps))
     for name in MODELS:
         train(work, name, device)

@@ -1,6 +1,6 @@
 """The page of `architectures.py`: how much the order matters to each model, with intervals over texts.
 
-Reads the model folders and runs that `train` and `score` left; needs pandas and scipy, no torch.
+Reads the model folders and runs that `train` and `score` wrote; needs pandas and scipy, but not torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write_page(work: Path) -> str:
         models_table(work),
         orders_table(means, variances),
         range_table(means, floors),
-        contrast_table(means, "gaps", "Gap of an order against left to right, beside that of block-causal"),
+        contrast_table(means, "gaps", "Gap between an order and left to right, compared with block-causal"),
         contrast_table(variances, "var-gaps", "The same for Var(log q) (nats²)"),
     ]
     return render(tables, "markdown")
@@ -65,7 +65,7 @@ def wide(frame: pd.DataFrame, column: str) -> Paired:
 
 
 def models_table(work: Path) -> Table:
-    """What was trained."""
+    """Return the table of trained models."""
     rows = []
     for path in sorted((work / "models").glob("*/config.json")):
         notes: dict[str, Any] = json.loads(path.read_text())["notes"]
@@ -78,12 +78,12 @@ def models_table(work: Path) -> Table:
         Column("parameters", "parameters"), Column("steps", "steps"), Column("tokens", "tokens"),
         Column("seconds", "seconds", 0), Column("heldout_loss", "held-out loss (nats/token)"),
     )  # fmt: skip
-    note = "Held-out loss: the any-order bound (inside blocks where block-causal), or left to right (causal)."
-    return Table("models", "What was trained", ("model",), columns, tuple(rows), (note,))
+    note = "Held-out loss: the any-order bound (block-causal: inside blocks), or left to right (causal)."
+    return Table("models", "Trained models", ("model",), columns, tuple(rows), (note,))
 
 
 def orders_table(means: Paired, variances: Paired) -> Table:
-    """Mean and Var of log q for every model and order."""
+    """Return mean and Var of log q for every model and order."""
     rows = [
         {"model": model, "order": order}
         | {"mean": means.mean(name), "gap": means.difference(name, f"{model}@{REFERENCE}")}
@@ -99,7 +99,7 @@ def orders_table(means: Paired, variances: Paired) -> Table:
 
 
 def range_table(means: Paired, floors: dict[str, float]) -> Table:
-    """How far apart a model's orders are, beside what rounding does."""
+    """Return the range of each model's orders, compared with the noise floor."""
     rows = []
     for model, floor in floors.items():
         names = [name for name in means.columns if name.split("@")[0] == model]
@@ -111,15 +111,15 @@ def range_table(means: Paired, floors: dict[str, float]) -> Table:
         )
     columns = (
         Column("range", "range over orders (nats/token)", 4), Column("p", "p (orders agree)", 4),
-        Column("floor", "noise floor", 6), Column("times", "× noise", 0),
+        Column("floor", "noise floor", 6), Column("times", "× noise floor", 0),
     )  # fmt: skip
     note = "Range: max − min over orders of the mean, corrected for noise; noise floor: the largest mean "
     note += "change of log P/n under perturbations that should change nothing."
-    return Table("ranges", "How far apart the orders are", ("model",), columns, tuple(rows), (note,))
+    return Table("ranges", "Range over orders", ("model",), columns, tuple(rows), (note,))
 
 
 def contrast_table(values: Paired, name: str, title: str) -> Table:
-    """Each model's gaps against its own left-to-right order, minus those of the block-causal model."""
+    """Return each model's gaps to its left-to-right order, minus those of the block-causal model."""
     models = list(dict.fromkeys(column.split("@")[0] for column in values.columns))
     rows = []
     for model in models:
@@ -133,7 +133,7 @@ def contrast_table(values: Paired, name: str, title: str) -> Table:
                 | {"contrast": _contrast(values, [*ours, *theirs]) if model != BASE else None}
             )
     columns = (Column("gap", f"− {REFERENCE}", 4), Column("contrast", f"minus that of {BASE}", 4))
-    note = "block-causal-again has another seed: its contrast is what chance in training makes."
+    note = "block-causal-again has another seed: its contrast shows the effect of training randomness."
     return Table(name, title, ("model", "order"), columns, tuple(rows), (note,))
 
 

@@ -1,9 +1,9 @@
-"""Find corpus documents that share a run of 13 words with held-out text, so that training can leave them out.
+"""Find corpus documents that share a run of 13 words with held-out text, so that training can skip them.
 
     PYTHONPATH=src python recipes/check_overlap.py CORPUS_FOLDER HELD_OUT.jsonl.gz recipes/left_out.txt
 
-Writes one digest per such corpus document; `train_bundled.py prepare` skips those. Prints how much of the
-held-out text they touch. Run again after training material changes: the list must then be written anew.
+Writes one digest per such corpus document; `train_bundled.py prepare` skips these documents. Prints the
+number of held-out documents that overlap. Run it again whenever the training corpus changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the training recipes share about their texts: which are left out, how they are encoded and cut."""
+"""Shared by the training recipes: which texts are excluded, and how texts are encoded and cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.training.data import Tokens, read_documents
 
 LEFT_OUT = frozenset((Path(__file__).parent / "left_out.txt").read_text().split())
-"""Digests of documents that are too near to held-out texts (``check_overlap.py``)."""
+"""Digests of documents that overlap held-out texts (``check_overlap.py``)."""
 
 
 def may_train(text: str) -> bool:
@@ -27,8 +27,8 @@ def encoded(bpe: FastTokenizer, texts: Iterable[str], batch: int = 2000) -> Iter
         yield from bpe.encode_many(chunk)
 
 
-def in_turn(groups: Sequence[Tokens], window: int) -> Tokens:
-    """Return the rows [n, window] of all groups, one of each after the other."""
+def interleave(groups: Sequence[Tokens], window: int) -> Tokens:
+    """Return the rows [n, window] of all groups, alternately one row of each."""
     rows = [row for turn in itertools.zip_longest(*groups) for row in turn if row is not None]
     return np.stack(rows) if rows else np.empty((0, window), np.uint16)
 
@@ -39,10 +39,10 @@ def document_windows(
     """Return windows [n, prefix + target] and the mean number of bytes of a target."""
     length = prefix + target
     ids = (bpe.encode(text) for text in itertools.islice(read_documents(path), limit))
-    kept = [item[:length] for item in ids if len(item) >= length]
-    return torch.tensor(kept), target_bytes(bpe, kept, prefix)
+    windows = [item[:length] for item in ids if len(item) >= length]
+    return torch.tensor(windows), target_bytes(bpe, windows, prefix)
 
 
 def target_bytes(bpe: FastTokenizer, windows: Sequence[list[int]], prefix: int) -> float:
-    """Return the mean number of bytes behind the prefix."""
+    """Return the mean number of bytes after the prefix."""
     return sum(bpe.byte_count(item[prefix:]) for item in windows) / len(windows)

@@ -1,8 +1,8 @@
 """Draw the loss curves of the bundled models and of the autoregressive twin from their metrics logs.
 
-    PYTHONPATH=src python recipes/draw_curves.py docs/bundled-curves.svg
+    PYTHONPATH=src python recipes/draw_curves.py docs/results/bundled-curves.svg
 
-Training losses are those of single batches, smoothed; held-out windows come from all sources in turn.
+Training losses are of single batches, smoothed; held-out windows alternate between all sources.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from orderlens.models.small.folder import BUNDLED, bundled_folder
 
 COLOURS = {"tiny": "#1a273f", "tiny-ar": "#ac530f", "twin": "#3f7d6e"}
-TWIN_LOG = Path(__file__).parent / "twin" / "metrics.jsonl"  # the twin is not shipped, its log is
-SPAN = 5  # logged losses per running mean: each is that of a single batch
+TWIN_LOG = Path(__file__).parent / "twin" / "metrics.jsonl"  # of the twin only the log is in the repository
+SPAN = 5  # logged losses per running mean; each is the loss of a single batch
 
 
 def read_log(name: str) -> list[dict[str, Any]]:
@@ -31,9 +31,11 @@ def draw(axes: Any, name: str) -> None:
     tokens = np.array([line["tokens"] for line in lines]) / 1e6
     loss = np.convolve([line["loss"] for line in lines], np.ones(SPAN) / SPAN, mode="valid")
     axes.plot(tokens[SPAN // 2 : -(SPAN // 2)], loss, color=COLOURS[name], label=f"{name}, training mixture")
-    held = [(line["tokens"] / 1e6, line["heldout_loss"]) for line in lines if "heldout_loss" in line]
-    label = f"{name}, held out, sources in turn"
-    axes.plot(*zip(*held, strict=True), "o:", color=COLOURS[name], markersize=3, linewidth=0.8, label=label)
+    heldout = [(line["tokens"] / 1e6, line["heldout_loss"]) for line in lines if "heldout_loss" in line]
+    label = f"{name}, held out, all sources"
+    axes.plot(
+        *zip(*heldout, strict=True), "o:", color=COLOURS[name], markersize=3, linewidth=0.8, label=label
+    )
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ Texts of at least 32 + 128 tokens; bits per byte of the 128 after the prompt. Or
 under forced, reverse and several random orders. The counting baselines are trained on the natural-text
 windows that `train_bundled.py prepare` wrote to WORK, and also see the 32 tokens of the prompt.
 
-With `--run RUN` (of `orderlens score --model tiny`) the texts are that run's, its orders are listed too, and
-`against_forced` gives each order's mean paired difference from forced-ar with its standard error.
+With `--run RUN` (of `orderlens score --model tiny`) the texts and orders are that run's, and `against_forced`
+gives each order's mean paired difference from forced-ar with its standard error.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The gallery: every figure drawn from small runs, and the page that shows each above its commands.
+"""The gallery: draws every figure from small runs and writes the page that shows each with its command.
 
-    make gallery       (python recipes/gallery.py): decodes what is missing in gallery-runs/, minutes on a
-                       laptop, draws into docs/gallery/ and writes docs/gallery.md
-
-The page prints the commands that this script runs, so that a reader who copies them gets the same pictures.
+``make gallery`` decodes missing runs into ``gallery-runs/`` (minutes on a laptop), draws into
+``docs/gallery/`` and writes ``docs/gallery.md``. The page prints the commands that this script runs, so
+that a reader who copies them gets the same pictures.
 """
 
 from __future__ import annotations
@@ -15,6 +14,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURES, WORK = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery", ROOT / "gallery-runs"
+OPENING = """\
+# Gallery
+
+For readers who look for a figure. Each has the command and the Python that draw it from a run small
+enough for a laptop: the pictures show what a figure looks like, not what is true of a model.
+`make gallery` makes them and this page.
+
+`orderlens figures RUN…` draws every figure that a run has the data for, and writes its numbers as
+JSON. To change a figure, take it as a matplotlib `Figure`:
+
+```python
+import orderlens as ol
+from orderlens.figures import FIGURES
+
+recipe = FIGURES.get("frontier")
+figure = recipe.draw(recipe.data(ol.Study.open("runs/sets")))
+figure.savefig("mine.pdf")
+```"""
 LARGEST = 120_000
 """Bytes above which a picture is shown as PNG."""
 
@@ -24,17 +41,19 @@ RUNS = {
     "sets": "orderlens score --model hmm --limit 12 --target-tokens 32 --couplings 4 "
     "--orders max-prob,max-prob+top=2,max-prob+top=4,max-prob+top=8,max-prob+threshold=0.5,forced-ar+top=4 "
     "--out runs/sets",
+    "census": "orderlens census --model tiny --limit 3 --span 6 --target-tokens 32 "
+    "--orders forced-ar,reverse-ar,random,max-prob,top-margin,oracle-max-q --out runs/census",
     "sweep": "orderlens sweep --model tiny --limit 4 --max-new-tokens 32 --temperatures 0,0.5,1,1.5 "
     "--orders forced-ar,max-prob,random --out runs/sweep",
     "answers": "orderlens evaluate --model tiny --tasks arith --limit 24 --max-new-tokens 64 "
     "--orders forced-ar,max-prob,random,reverse-ar --out runs/answers",
 }
-"""What is decoded, by the name of its folder."""
+"""Name of a run's folder → the command that decodes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One picture: the figure, the run it is drawn from (None: no run), and what to see in it."""
+    """One picture: the figure, the run it is drawn from (None: no run), and its caption."""
 
     figure: str
     run: str | None
@@ -42,10 +61,22 @@ class Item:
 
     @property
     def command(self) -> str:
-        """What draws it."""
+        """The command that draws it."""
         if self.run is None:
             return "orderlens theory curve --sigma 0.1,0.5,1,2 --figures figures --overwrite"
         return f"orderlens figures runs/{self.run} --figure {self.figure} --format svg,png --out figures"
+
+    @property
+    def python(self) -> str:
+        """The Python that draws it."""
+        if self.run is None:
+            return (
+                'from orderlens.figures.theory import save_theory_figures\n\nsave_theory_figures("figures")'
+            )
+        return (
+            "import orderlens as ol\nfrom orderlens.figures import draw_figures\n\n"
+            f'draw_figures(ol.Study.open("runs/{self.run}"), "figures", ["{self.figure}"])'
+        )
 
 
 ITEMS = {
@@ -63,54 +94,62 @@ ITEMS = {
         Item(
             "coherence",
             "score",
-            "How much log P depends on the order, beside the noise floor of the arithmetic.",
+            "How much log P depends on the order, compared with numerical noise.",
         ),
         Item("jensen", "score", "The theory's cost of uneven confidence: exact, and by Var alone."),
+    ],
+    "All orders of a span": [
+        Item("census", "census", "The rules among all orders: distribution, log P against Var, rank."),
+        Item("census-lattice", "census", "The states of a span; best, worst and one rule's path."),
     ],
     "Several tokens per pass": [
         Item(
             "couplings",
             "sets",
-            "What committing together costs: the coupling of the sets, on the exact control.",
+            "The cost of several tokens per pass: the coupling of the sets, on the exact control.",
         ),
-        Item(
-            "frontier", "sets", "Quality against tokens per pass, each policy beside the ladder of even sets."
-        ),
+        Item("frontier", "sets", "Quality against tokens per pass; the ladder has sets of fixed size."),
     ],
     "Generated texts": [
-        Item("reveal-order", "answers", "Where each order is at each step: left to right is the diagonal."),
+        Item("reveal-order", "answers", "Where each order is at each step; left to right is the diagonal."),
         Item("unmask", "answers", "Reveal numbers over the tokens of texts chosen by rule."),
         Item("temperature", "sweep", "Greedy decoding against sampling, by order."),
     ],
-    "Right and wrong answers": [
+    "Correct and incorrect answers": [
         Item("accuracy-var", "answers", "Accuracy against Var, one point per order."),
         Item("accuracy-by-var", "answers", "Accuracy in bins of Var inside each order."),
         Item(
-            "predictors", "answers", "How well Var, mean log q and length tell right answers from wrong ones."
+            "predictors",
+            "answers",
+            "How well Var, mean log q and length predict correct answers.",
         ),
-        Item("var-effect", "answers", "What is left of Var once mean and length are accounted for."),
+        Item("var-effect", "answers", "The effect of Var once mean and length are accounted for."),
     ],
     "Theory": [
         Item(
             "theory-curvature",
             None,
-            "The log-chance g that a token wins under noise of scale σ, and its curvature.",
+            "The log-probability g that a token wins under noise of scale σ, and its curvature.",
         ),
-        Item("theory-margin", None, "Where g is concave (above 0, above 1), and so even spreading is best."),
-        Item("theory-critical-sigma", None, "Up to which noise it is, by the number of equal competitors."),
-        Item("theory-variance", None, "At equal mean, Var does not order the chance of recovering a text."),
+        Item("theory-margin", None, "Where g is concave (above 0, above 1), and even spreading is best."),
+        Item(
+            "theory-critical-sigma",
+            None,
+            "The largest noise for which it is, by number of equal competitors.",
+        ),
+        Item("theory-variance", None, "At equal mean, Var does not rank the chance of recovering a text."),
     ],
 }
 
 
 def main() -> None:
-    """Decode, draw, write."""
+    """Decode the runs, draw the pictures and write the page."""
     decode(WORK)
     PAGE.write_text(page(draw(WORK, PICTURES)), encoding="utf-8")
 
 
 def decode(folder: Path) -> None:
-    """Run the commands of :data:`RUNS` in ``folder``; what is complete is left as it is."""
+    """Run the commands of :data:`RUNS` in ``folder``; complete runs are not decoded again."""
     for command in RUNS.values():
         _orderlens(command, folder)
 
@@ -132,7 +171,7 @@ def draw(folder: Path, pictures: Path) -> dict[str, str]:
 
 
 def _small(picture: Path, folder: Path) -> Path:
-    """Return a copy with fewer dots and colours."""
+    """Write a copy with fewer pixels and colours to ``folder``; return its path."""
     from PIL import Image
 
     drawn = Image.open(picture).convert("RGB")
@@ -148,26 +187,19 @@ def every() -> list[Item]:
 
 def page(files: dict[str, str]) -> str:
     """Return the page as Markdown; ``files`` names each figure's picture."""
-    lines = [
-        "# Gallery",
-        "",
-        "Every figure with the command that draws it, from runs small enough for a laptop: they show what a",
-        "figure looks like, not what is true of a model. `orderlens figures RUN…` draws all that a run can",
-        "fill, each with its data as JSON beside it. Pictures and page are made by `make gallery`.",
-        "",
-        "The runs:",
-        "",
-        "```console",
-        *[f"$ {command}" for command in RUNS.values()],
-        "```",
-    ]
+    lines = [*OPENING.splitlines(), "", '<div class="thumbnails">']
+    for item in every():
+        picture = f'<img src="gallery/{files[item.figure]}" alt="" width="200" loading="lazy">'
+        lines += [f'<a href="#{item.figure}">{picture}<span>{item.figure}</span></a>', ""]
+    lines += ["</div>", "", "## The runs", "", "```console"]
+    lines += [*[f"$ {command}" for command in RUNS.values()], "```"]
     for part, items in ITEMS.items():
         lines += ["", f"## {part}"]
         for item in items:
-            picture = f"![{item.see.replace('[', '(').replace(']', ')')}](gallery/{files[item.figure]})"
-            command = ["```console", f"$ {item.command}", "```"]
-            lines += ["", f"### {item.figure}", "", item.see, "", picture, "", *command]
-    return "\n".join(lines) + "\n"
+            picture = f"![{item.figure}](gallery/{files[item.figure]})"
+            lines += ["", f"### {item.figure}", "", item.see, "", picture]
+            lines += ["", "```console", f"$ {item.command}", "```", "", "```python", item.python, "```"]
+    return "\n".join(lines) + "\n\nNext: [Analysing](analysing.md) turns runs into tables.\n"
 
 
 def _orderlens(command: str, folder: Path) -> None:

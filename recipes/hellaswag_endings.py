@@ -1,10 +1,10 @@
-"""Write HellaSwag as texts to score: one row per ending, the scene as the prompt and nothing else.
+"""Write HellaSwag as texts to score: one row per ending, with the context as the prompt.
 
     python recipes/hellaswag_endings.py write validation.jsonl.gz endings.jsonl --limit 1000
     python recipes/hellaswag_endings.py read RUN validation.jsonl.gz
 
-``read`` takes a scored run and counts, by order, how often the right ending has the highest log-probability
-per byte (as other harnesses normalise it) and per token, and how often two orders choose alike.
+``read`` takes a scored run and prints, by order, how often the correct ending has the highest log-probability
+per byte (the usual normalisation) and per token, and how often two orders choose the same ending.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Training low-rank updates of a frozen transformer through its merged weights.
+"""Trains low-rank updates of a frozen transformer through its merged weights.
 
-The passes run on a working network whose matrices are base + scale · up @ down, so they cost what the plain
-network costs and are exactly what decoding will use. After a backward pass the full gradient of each matrix
-is turned into gradients of its two factors; matrices of one shape are handled together. Norm weights and the
-mask's vector are trained as they are. Factors and their optimiser live in float32.
+The passes run on a working network whose matrices are base + scale · up @ down. So they cost no more than the
+plain network, and decoding uses exactly these matrices. After a backward pass the full gradient of each
+matrix is converted to gradients of its two factors; matrices of one shape are processed in one batch. Norm
+weights and the mask's embedding are trained directly. Factors and their optimiser are float32.
 
 Shape letters: N matrices of one shape, R rows, C columns, K rank.
 """
@@ -20,14 +20,22 @@ from torch import Tensor, nn
 
 from orderlens.common.rng import keyed_generator
 from orderlens.models.small.network import Layer, Transformer
-from orderlens.models.smol.adapter import DOWN, MASK, UP, AdapterSettings, Piece, norm_names, pieces
-from orderlens.training.attention import Execution
+from orderlens.models.smol.adapter import (
+    DOWN,
+    MASK,
+    UP,
+    AdaptedMatrix,
+    AdapterSettings,
+    adapted_matrices,
+    norm_names,
+)
+from orderlens.training.attention import AttentionBackend
 from orderlens.training.objective import AnyOrderLoss, token_loss
 
 
 @dataclass(frozen=True, slots=True)
 class LowRankRates:
-    """Peak learning rates of the factors, the norm weights and the mask's vector, and the rest of AdamW."""
+    """Peak learning rates of the factors, the norm weights and the mask's embedding; settings of AdamW."""
 
     factors: float = 1.5e-3
     norms: float = 2e-4
@@ -38,31 +46,33 @@ class LowRankRates:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """All matrices of one shape: their places, the frozen base, and the two factors."""
+    """All matrices of one shape: their places in the network, the frozen base, and the two factors."""
 
-    places: list[Piece]
+    places: list[AdaptedMatrix]
     base_NRC: Tensor
     up_NRK: nn.Parameter
     down_NKC: nn.Parameter
 
 
 class MaskedStreams(AnyOrderLoss):
-    """The any-order loss with a mask vector of its own, token by token; layers may be compiled one by one."""
+    """The any-order loss per token, with a trainable mask embedding; layers may be compiled separately."""
 
-    def __init__(self, model: Transformer, length: int, device: torch.device, execution: Execution) -> None:
-        super().__init__(model, length, device, execution)
+    def __init__(
+        self, model: Transformer, length: int, device: torch.device, backend: AttentionBackend
+    ) -> None:
+        super().__init__(model, length, device, backend)
         embedding = model.embedding.weight
         self.mask_C = nn.Parameter(embedding.detach().float().mean(0).to(embedding.dtype))
 
         self._end: Callable[[Tensor, Tensor, Tensor], Tensor] = self._predict
 
     def compile_parts(self) -> None:
-        """Compile the layers one by one: they share one graph, so this costs a fraction of the whole."""
+        """Compile the layers separately: they share one graph, which compiles faster."""
         if hasattr(torch._dynamo.config, "fail_on_recompile_limit_hit"):
-            torch._dynamo.config.fail_on_recompile_limit_hit = True  # rather than going on slowly
+            torch._dynamo.config.fail_on_recompile_limit_hit = True  # fail instead of running slowly
         *body, _ = self.model.layers
         for layer in self.model.layers:
-            cast(Layer, layer).attention.index = 0  # a number of its own would give each layer its own graph
+            cast(Layer, layer).attention.index = 0  # different indices would give each layer a separate graph
         for layer in body:
             layer.compile(dynamic=False)
         self._end = torch.compile(self._predict, dynamic=False)
@@ -86,7 +96,7 @@ class MaskedStreams(AnyOrderLoss):
 
 
 class LowRank:
-    """The trainable parts of an adapter over ``base`` (float32), tied to the network that runs the passes."""
+    """The trainable parts of an adapter of ``base`` (float32), and the network that runs the passes."""
 
     def __init__(
         self,
@@ -116,8 +126,8 @@ class LowRank:
         )  # fmt: skip
 
     def _factors(self, base: Transformer, frozen: Mapping[str, Tensor], seed: int) -> list[_Group]:
-        by_shape: dict[tuple[int, int], list[Piece]] = defaultdict(list)
-        for piece in pieces(base.config):
+        by_shape: dict[tuple[int, int], list[AdaptedMatrix]] = defaultdict(list)
+        for piece in adapted_matrices(base.config):
             by_shape[piece.last - piece.first, frozen[piece.weight].shape[1]].append(piece)
         generator = torch.Generator().manual_seed(int(keyed_generator(seed, "factors").integers(2**62)))
         groups = []
@@ -131,7 +141,7 @@ class LowRank:
             groups.append(_Group(places, base_NRC, nn.Parameter(up), nn.Parameter(down.to(up.device))))
         return groups
 
-    def _rows(self, place: Piece) -> Tensor:
+    def _rows(self, place: AdaptedMatrix) -> Tensor:
         return self._weights[place.weight][place.first : place.last]
 
     def step(self, factor: float) -> Tensor:
@@ -153,21 +163,21 @@ class LowRank:
             group.up_NRK.grad = scale * gradient_NRC @ group.down_NKC.mT
             group.down_NKC.grad = scale * group.up_NRK.mT @ gradient_NRC
         for name, norm in self._norms.items():
-            norm.grad = _given(self._weights[name]).float()
-        self._mask.grad = _given(self._loss.mask_C).float()
+            norm.grad = _gradient_of(self._weights[name]).float()
+        self._mask.grad = _gradient_of(self._loss.mask_C).float()
         self.drop_gradients()
 
     def drop_gradients(self) -> None:
-        """Forget the working network's gradients."""
+        """Clear the working network's gradients."""
         for weight in (*self._weights.values(), self._loss.mask_C):
             weight.grad = None
 
-    def _gradient(self, place: Piece) -> Tensor:
-        return _given(self._weights[place.weight])[place.first : place.last]
+    def _gradient(self, place: AdaptedMatrix) -> Tensor:
+        return _gradient_of(self._weights[place.weight])[place.first : place.last]
 
     @torch.no_grad()
     def push(self) -> None:
-        """Write base, factors, norms and the mask's vector into the working network."""
+        """Write base, factors, norms and the mask's embedding into the working network."""
         for group in self._groups:
             merged_NRC = torch.baddbmm(
                 group.base_NRC, group.up_NRK, group.down_NKC, alpha=self.settings.scale
@@ -177,7 +187,7 @@ class LowRank:
         self._loss.mask_C.copy_(self._mask)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the adapter's tensors by name, as ``save_adapter`` wants them."""
+        """Return the adapter's tensors by name, for ``save_adapter``."""
         state = {MASK: self._mask.detach()}
         for group in self._groups:
             for place, up, down in zip(group.places, group.up_NRK, group.down_NKC, strict=True):
@@ -202,6 +212,6 @@ class LowRank:
         self.push()
 
 
-def _given(parameter: Tensor) -> Tensor:
+def _gradient_of(parameter: Tensor) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad

@@ -27,7 +27,7 @@ def hash_grams(tokens: NDArray[np.integer], length: int) -> Keys:
 
 @dataclass(frozen=True)
 class Table:
-    """Sorted keys and their numbers; a key that is not there has the number 0."""
+    """Sorted keys and their numbers; a missing key has the number 0."""
 
     keys: Keys
     numbers: NDArray[np.float64]
@@ -64,7 +64,7 @@ class KneserNey:
 
     @staticmethod
     def _level(tokens: NDArray[np.integer], n: int, raw: bool) -> _Level:
-        """Count ``n``-grams: as they occur at full length, else by the different tokens before them."""
+        """Count ``n``-grams: occurrences at full length, else the number of different preceding tokens."""
         if raw:
             starts = np.arange(len(tokens) - n + 1)
         else:
@@ -95,7 +95,7 @@ class KneserNey:
         total = level.totals[contexts]
         known = total > 0
         safe = np.where(known, total, 1.0)
-        kept = np.maximum(level.grams[grams] - level.discount, 0.0) / safe
-        spread = level.discount * level.followers[contexts] / safe
-        mixed: NDArray[np.float64] = np.where(known, kept + spread * lower, lower)
+        discounted = np.maximum(level.grams[grams] - level.discount, 0.0) / safe
+        backoff = level.discount * level.followers[contexts] / safe
+        mixed: NDArray[np.float64] = np.where(known, discounted + backoff * lower, lower)
         return mixed

@@ -3,8 +3,8 @@
     PYTHONPATH=src python recipes/probe_binding.py [--model FOLDER] [--trials 60]
 
 Four people are listed with a letter each, one of them is named again, and the model completes the letter,
-left to right and zero-shot. Letters are K, M, R and T, which stand for options in no training document;
-guessing gives 25 %. This is why the options of `choice` read "crate D" and not "D. crate" or "crate (D)".
+left to right and zero-shot. Letters are K, M, R and T, which label options in no training document; chance
+level is 25 %. The result is why the options of `choice` read "crate D" and not "D. crate" or "crate (D)".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orderlens.training.objective import AnyOrderLoss
 
 LETTERS = "KMRT"
 LISTED = "They met four people at the station: {}. One of them won the prize for the best cake. "
-FORMATS = {  # how the four are listed, and the sentence whose last token is asked for
+FORMATS = {  # format of the list, and the sentence whose last token the model predicts
     "Anna K": ("{name} {letter}", "The winner is {name} {letter}"),
     "Anna (K)": ("{name} ({letter})", "The winner is {name} ({letter}"),
     "Anna = K": ("{name} = {letter}", "The winner is {name} = {letter}"),
@@ -35,7 +35,7 @@ FORMATS = {  # how the four are listed, and the sentence whose last token is ask
 
 
 def trial(model: LoadedModel, shape: tuple[str, str], rng: Random) -> tuple[list[int], list[int], int]:
-    """Return the tokens up to and with the asked letter, the ids of the four letters, and which is right."""
+    """Return the tokens with the letter to predict, the ids of the four letters, and the correct index."""
     names, letters = rng.sample(NAMES, 4), rng.sample(LETTERS, 4)
     pairs = [{"name": name, "letter": letter} for name, letter in zip(names, letters, strict=True)]
     opening = LISTED.format(", ".join(shape[0].format_map(pair) for pair in pairs))
@@ -47,7 +47,7 @@ def trial(model: LoadedModel, shape: tuple[str, str], rng: Random) -> tuple[list
 
 @torch.no_grad()
 def share_right(model: LoadedModel, shape: tuple[str, str], trials: int) -> float:
-    """Return how often the right letter is the likeliest of the four."""
+    """Return the share of trials in which the correct letter is the most probable of the four."""
     rng = Random(3)
     drawn = [trial(model, shape, rng) for _ in range(trials)]
     block = model.config.block_size
@@ -56,9 +56,9 @@ def share_right(model: LoadedModel, shape: tuple[str, str], trials: int) -> floa
     tokens_BT = torch.tensor(
         [tokens + [model.config.eos_id] * (length - len(tokens)) for tokens, _, _ in drawn]
     )
-    asked = torch.tensor([len(tokens) - 1 for tokens, _, _ in drawn])
-    hidden_BTC = loss.hidden(tokens_BT, torch.arange(length) >= asked[:, None])
-    rows_BC = hidden_BTC[torch.arange(trials), asked]
+    queried = torch.tensor([len(tokens) - 1 for tokens, _, _ in drawn])
+    hidden_BTC = loss.hidden(tokens_BT, torch.arange(length) >= queried[:, None])
+    rows_BC = hidden_BTC[torch.arange(trials), queried]
     logits_BV = rows_BC @ model.network.embedding.weight.T
     hits = [int(logits_BV[i, ids].argmax()) == right for i, (_, ids, right) in enumerate(drawn)]
     return sum(hits) / trials

@@ -1,9 +1,8 @@
-"""What MkDocs is told besides ``mkdocs.yml``: pages whose text stands outside ``docs/``.
+"""The MkDocs hook: adds pages whose text is outside ``docs/``, and the list of commands.
 
-Contributing, changelog, design notes and measurements are kept where a reader of the repository looks for
-them; the list of commands is written by the command line itself. All join the site under the names below.
-Links to them lead to the page here, and to the file on a code host; links to source files, which have no
-page, become plain text.
+Contributing, changelog, design notes and measurements have their usual places in the repository, and appear
+in the site under the names below. The list of commands is generated from the command line and appended to its
+page. Links to source files, which have no page, become plain text.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = "reference/commands.md"
+COMMANDS = "command-line.md"
 PICTURE = "design/rooms.svg"
 ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
@@ -23,7 +22,7 @@ ELSEWHERE = {
     **{f"design/{path.name}": f"design/{path.name}" for path in sorted((ROOT / "design").glob("*.md"))},
 }
 """File in the repository → page of the site."""
-GENERATED = (*ELSEWHERE.values(), COMMANDS)
+GENERATED = tuple(ELSEWHERE.values())
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 
 
@@ -35,26 +34,26 @@ def on_files(files: Any, config: Any) -> Any:
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=relink(text, source, page)))
     files.append(File.generated(config, PICTURE, content=(ROOT / PICTURE).read_bytes()))
-    files.append(File.generated(config, COMMANDS, content=commands_page()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Mend the links that leave ``docs/`` (called by MkDocs)."""
-    place: str = page.file.src_uri
-    return markdown if place in GENERATED else relink(markdown, f"docs/{place}", place)
+    """Fix links that point outside ``docs/``, and append the list of commands (called by MkDocs)."""
+    path: str = page.file.src_uri
+    relinked = markdown if path in GENERATED else relink(markdown, f"docs/{path}", path)
+    return relinked + commands_page() if path == COMMANDS else relinked
 
 
 def relink(text: str, source: str, page: str) -> str:
     """Return Markdown whose relative links name pages of the site.
 
     Args:
-        text: as it stands in the repository.
-        source: its path there.
+        text: Markdown from the repository.
+        source: its path in the repository.
         page: its path in the site.
     """
 
-    def mended(match: re.Match[str]) -> str:
+    def relinked(match: re.Match[str]) -> str:
         label, target = match.groups()
         path, _, anchor = target.partition("#")
         if "://" in target or not path:
@@ -67,11 +66,11 @@ def relink(text: str, source: str, page: str) -> str:
         return f"[{label}]({found}{'#' + anchor if anchor else ''})"
 
     parts = re.split(r"(^```.*?^```|`[^`\n]+`(?!\]))", text, flags=re.DOTALL | re.MULTILINE)
-    return "".join(part if part.startswith("`") else _LINK.sub(mended, part) for part in parts)
+    return "".join(part if part.startswith("`") else _LINK.sub(relinked, part) for part in parts)
 
 
 def commands_page() -> str:
-    """Return every verb with its options, as ``--help`` says them."""
+    """Return every verb with its options, in the words of ``--help``."""
     from orderlens.cli.command import default_of, label
     from orderlens.cli.main import VERBS, load_verb
     from orderlens.common.templating import fill
@@ -80,11 +79,11 @@ def commands_page() -> str:
     verbs = [
         {
             "name": f"orderlens {name}",
-            "told": load_verb(name).summary,
+            "summary": load_verb(name).summary,
             "rows": [
                 {
                     "names": f"`{label(item)}`",
-                    "told": item.opt.help,
+                    "help": item.opt.help,
                     "default": default_of(item).strip(" []").removeprefix("default: "),
                 }
                 for item in options(load_verb(name).kind)

@@ -1,14 +1,14 @@
 """Make the adapter of `smol` on one GPU: SmolLM2-135M-Instruct becomes a block-diffusion model.
 
-Stages, each a subcommand; every one may run in the background and be started again after a stop:
+Each stage is a subcommand; every stage may run in the background and can be restarted after a stop:
 
     prepare    corpus parts (text-*.jsonl.xz) -> windows of token ids, and beginnings of documents
-    distil     answers to our own instructions and continuations of beginnings, by the original model
-    train      --minutes X      (resumes by itself from its checkpoint)
-    evaluate   figures of the saved adapter and of the original on held-out documents -> figures.json
-    answers    the original's own greedy answers to a file of prompts (the baseline for instructions)
+    distil     the original model's answers to instructions and continuations of document beginnings
+    train      --minutes X      (resumes automatically from its checkpoint)
+    evaluate   losses of the saved adapter and of the original on held-out documents -> figures.json
+    answers    the original's greedy answers to a file of prompts (the baseline for instructions)
 
-Runs from the source tree with torch, numpy, tokenizers, safetensors, rich and typer alone:
+Runs from the source tree with only torch, numpy, tokenizers, safetensors, rich and typer installed:
 
     PYTHONPATH=src python recipes/smol.py prepare --base BASE.gguf --corpus FOLDER --work WORK
 """
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 import typer
 from adapter_training import AdapterTrainer, AdaptSettings
-from corpus import document_windows, encoded, in_turn, may_train
+from corpus import document_windows, encoded, interleave, may_train
 from lowrank import LowRankRates
 from smol_causal import continue_rows
 from smol_distil import BLOCK, SEED, STOPS, WINDOW, chat_text, distil_chat, distil_text, original, say
@@ -87,11 +87,11 @@ def prepare_part(part: Path, base: Path, work: Path) -> list[str]:
         rng = keyed_generator(SEED, "pack", source, name)
         write_shard(work / "beginnings", source, name, beginnings(bpe, texts[:1000]))
         documents = list(encoded(bpe, texts))
-        apart = documents[HELDOUT_EVERY - 1 :: HELDOUT_EVERY]
-        kept = [ids for index, ids in enumerate(documents) if (index + 1) % HELDOUT_EVERY]
-        if apart:
-            write_shard(work / "heldout", source, name, pack(apart, WINDOW, END_OF_TEXT, PADDED_SHARE, rng))
-        windows = pack(kept, WINDOW, END_OF_TEXT, PADDED_SHARE, rng)
+        heldout = documents[HELDOUT_EVERY - 1 :: HELDOUT_EVERY]
+        trained = [ids for index, ids in enumerate(documents) if (index + 1) % HELDOUT_EVERY]
+        if heldout:
+            write_shard(work / "heldout", source, name, pack(heldout, WINDOW, END_OF_TEXT, PADDED_SHARE, rng))
+        windows = pack(trained, WINDOW, END_OF_TEXT, PADDED_SHARE, rng)
         write_shard(work / "windows", source, name, windows[rng.permutation(len(windows))])
         report.append(f"{source}/{name}: {len(documents)} documents, {windows.size / 1e6:.2f} M tokens")
     return report
@@ -127,11 +127,11 @@ def distil(
     chat_seconds: Annotated[float, typer.Option(help="Wall time for answers to instructions.")] = 75,
     text_seconds: Annotated[float, typer.Option(help="Wall time for continuations.")] = 60,
     batch: Annotated[int, typer.Option(help="Rows per batch.")] = 2048,
-    new: Annotated[int, typer.Option(help="Most new tokens per row.")] = 256,
+    new: Annotated[int, typer.Option(help="Maximum number of new tokens per row.")] = 256,
     wait_for: Annotated[str, typer.Option(help="Wait for this source's beginnings.")] = "wikipedia-en",
     device: Device = "cuda",
 ) -> None:
-    """Let the original model write: answers in the chat format, and continuations."""
+    """Generate texts with the original model: answers in the chat format, and continuations."""
     network, bpe = original(base, device)
     say("distil: original loaded")
     distil_chat(network, bpe, work, chat_seconds, batch, new, time.monotonic())
@@ -144,17 +144,17 @@ def distil(
 
 
 def heldout_windows(work: Path, per_source: int = 32) -> Tokens:
-    """Return held-out windows, in turn from all sources."""
+    """Return held-out windows, alternating between all sources."""
     groups = []
     for source in CORPUS:
         files = sorted((work / "heldout" / source).glob("*.npy"))
         if files:
             groups.append(np.concatenate([np.load(path) for path in files])[:per_source])
-    return in_turn(groups, WINDOW)
+    return interleave(groups, WINDOW)
 
 
 def present_shares(work: Path, wait_seconds: float) -> dict[str, float]:
-    """Return the shares of the sources that have windows; those that never come are left out, and said."""
+    """Wait for windows; return the shares of the sources that have some, and print the others."""
     deadline = time.monotonic() + wait_seconds
     while True:
         found = {
@@ -164,7 +164,7 @@ def present_shares(work: Path, wait_seconds: float) -> dict[str, float]:
             break
         time.sleep(1)
     if len(found) < len(SHARES):
-        say(f"left out, no windows: {', '.join(sorted(SHARES.keys() - found.keys()))}")
+        say(f"skipped sources without windows: {', '.join(sorted(SHARES.keys() - found.keys()))}")
     return found
 
 
@@ -178,20 +178,20 @@ def blockwise(base: Path, adapter: AdapterSettings) -> Transformer:
 def train(
     base: Base,
     work: Work,
-    minutes: Annotated[float, typer.Option(help="Wall time, compiling included.")] = 0.0,
+    minutes: Annotated[float, typer.Option(help="Wall time in minutes, including compilation.")] = 0.0,
     steps: Annotated[int, typer.Option(help="Steps instead of minutes.")] = 0,
     batch: Annotated[int, typer.Option(help="Windows per step.")] = 64,
     rank: Annotated[int, typer.Option()] = AdapterSettings().rank,
     scale: Annotated[float, typer.Option()] = AdapterSettings().scale,
-    lr: Annotated[float, typer.Option(help="Peak rate of the factors.")] = LowRankRates().factors,
+    lr: Annotated[float, typer.Option(help="Peak learning rate of the factors.")] = LowRankRates().factors,
     norm_lr: Annotated[float, typer.Option()] = LowRankRates().norms,
     cut_share: Annotated[float, typer.Option(help="Share of blocks cut in two.")] = 0.3,
     hold: Annotated[float, typer.Option(help="Share of the time before the decay starts.")] = 0.1,
     log_every: Annotated[int, typer.Option()] = 20,
-    wait_seconds: Annotated[float, typer.Option(help="How long to wait for sources without windows.")] = 60,
+    wait_seconds: Annotated[float, typer.Option(help="Seconds to wait for sources without windows.")] = 60,
     device: Device = "cuda",
 ) -> None:
-    """Train the adapter until its time or its steps are up; goes on from a checkpoint if there is one."""
+    """Train the adapter for a time or a number of steps; resume from a checkpoint if there is one."""
     if bool(minutes) == bool(steps):
         raise SystemExit("give either --minutes or --steps")
     torch.set_float32_matmul_precision("high")
@@ -213,7 +213,7 @@ def train(
     )  # fmt: skip
     last = trainer.run(lambda line: say(json.dumps(line)))
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else math.nan
-    say(f"trained: way {trainer.way}, step {trainer.step}, {trainer.elapsed_s:.0f} s, peak {peak:.1f} GiB")
+    say(f"trained: {trainer.way}, step {trainer.step}, {trainer.elapsed_s:.0f} s, peak {peak:.1f} GiB")
     (work / "run" / "done.json").write_text(json.dumps(last))
 
 
@@ -271,7 +271,7 @@ def answers(
     base: Base,
     prompts: Annotated[Path, typer.Option(help="JSONL with a field 'prompt' (and any others, kept).")],
     out: Annotated[Path, typer.Option(help="JSONL to write, each row with 'response'.")],
-    new: Annotated[int, typer.Option(help="Most new tokens.")] = 512,
+    new: Annotated[int, typer.Option(help="Maximum number of new tokens.")] = 512,
     batch: Annotated[int, typer.Option()] = 256,
     device: Device = "cuda",
 ) -> None:

@@ -1,7 +1,7 @@
-"""Left-to-right continuation with the original model: batched and cached, short prompts padded on the left.
+"""Left-to-right continuation with the original model: batched, cached, short prompts padded on the left.
 
-Made for distillation and for the baseline under its own decoding. Rows that have ended leave the batch as
-soon as a quarter of it has. Knows nothing of text.
+Used for distillation and for the autoregressive baseline. Finished rows are removed from the batch once a
+quarter of it is finished. Does not depend on text.
 
 Shape letters: B rows, L cached positions, V vocabulary.
 """
@@ -19,7 +19,7 @@ from orderlens.models.small.network import Transformer, attention
 
 
 class _Cache:
-    """Keys and values [layer][B, K, L, D] of the rows that are still running, the padding in front hidden."""
+    """Keys and values [layer][B, K, L, D] of the unfinished rows; left padding is masked."""
 
     def __init__(self, network: Transformer, pads_B: Tensor, length: int) -> None:
         config, weight = network.config, network.embedding.weight
@@ -31,7 +31,7 @@ class _Cache:
         self._padded = bool((pads_B > 0).any())
 
     def open_window(self, width: int) -> Tensor:
-        """Get ready for ``width`` new columns; return their positions [B, width]."""
+        """Prepare ``width`` new columns; return their positions [B, width]."""
         places = torch.arange(self.length + width, device=self._pads_B.device)
         new = places[self.length :]
         self._mask = None
@@ -66,14 +66,14 @@ def continue_rows(
     temperature: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> list[list[int]]:
-    """Return up to ``new_tokens`` ids after each prompt, the stopping id included where one came.
+    """Return up to ``new_tokens`` ids after each prompt, including the stop id if there is one.
 
     Args:
         network: a causal transformer.
-        prompts: token ids, at least one each; similar lengths waste little.
-        new_tokens: most ids per row.
+        prompts: token ids, at least one per prompt; similar lengths need little padding.
+        new_tokens: maximum number of ids per row.
         stop_ids: ids that end a row.
-        temperature: 0 takes the most probable token.
+        temperature: 0 chooses the most probable token.
         generator: source of the draws, on the network's device.
     """
     rows, length = len(prompts), max((len(prompt) for prompt in prompts), default=0)
@@ -104,9 +104,9 @@ def continue_rows(
             if not left:
                 break
             if left <= 0.75 * len(running):
-                kept = running.nonzero()[:, 0]
-                cache.keep(kept)
-                owner, window, running = owner[kept], window[kept], running[kept]
+                unfinished = running.nonzero()[:, 0]
+                cache.keep(unfinished)
+                owner, window, running = owner[unfinished], window[unfinished], running[unfinished]
     return [[token for token in row if token >= 0] for row in found.tolist()]
 
 

@@ -1,4 +1,4 @@
-"""What the original model of `smol` writes for the adapter: answers to instructions, continued texts."""
+"""Distillation data from the original model of `smol`: answers to instructions, and continued texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orderlens.training.data import Tokens, write_shard
 SEED = 20261115
 WINDOW, BLOCK = 512, 32
 PREFIXES = {"c4-en": 0.6, "wikinews-en": 0.2, "wikipedia-en": 0.2}
-"""Where the beginnings come from that the original model continues."""
+"""Sources of the beginnings that the original model continues, and their shares."""
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 STOPS = frozenset({END_OF_TEXT, TURN_END})
 
@@ -34,19 +34,19 @@ def say(text: str) -> None:
 
 
 def chat_text(instruction: str) -> str:
-    """Return the prompt in the base's chat format, up to the assistant's turn (jinja need not be there)."""
+    """Return the prompt in the base's chat format, up to the assistant's turn (does not need jinja)."""
     turns = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{instruction}<|im_end|>\n"
     return turns + "<|im_start|>assistant\n"
 
 
 def block_filled(ids: Sequence[int], more: int = 0) -> list[int]:
-    """Close a conversation: its last token is repeated to the end of the block, and for ``more`` blocks."""
+    """Pad a conversation with the end-of-turn token to the end of its block, and by ``more`` blocks."""
     rest = -len(ids) % BLOCK + more * BLOCK
     return [*ids, *([TURN_END] * rest)]
 
 
 def chat_windows(conversations: Sequence[Sequence[int]], rng: np.random.Generator) -> Tokens:
-    """Lay conversations one after the other, each from a block's start; none is cut."""
+    """Pack conversations into windows; each starts at a block boundary, and none is cut."""
     rows: list[list[int]] = []
     now: list[int] = []
     for ids in conversations:
@@ -134,7 +134,7 @@ def distil_text(
 
 
 def teacher_windows(whole: Sequence[list[int]], cut: Sequence[list[int]], rng: np.random.Generator) -> Tokens:
-    """Lay texts end to end; one that the model did not end itself is not closed by an end of text."""
+    """Concatenate texts into windows; texts that the model did not finish get no end-of-text token."""
     pieces = [[*ids, END_OF_TEXT] for ids in whole] + [list(ids) for ids in cut]
     joined = list(itertools.chain.from_iterable(pieces[i] for i in rng.permutation(len(pieces))))
     rows = max(1, len(joined) // WINDOW)

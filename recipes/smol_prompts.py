@@ -1,13 +1,13 @@
-"""Instructions of our own for distilling `smol`: templates, fillers, and checkable wishes about the form.
+"""Instructions for distilling `smol`: templates, fillers, and checkable constraints on the form of an answer.
 
-An instruction is a task (a template with its slots filled) and, for some, a wish about the form of the answer
-("in at most 40 words"). A wish carries a check, so that answers which ignore it can be left out. Everything
-is a pure function of the generator that is passed in. No text of any benchmark is used.
+An instruction is a task (a template with filled slots) and sometimes a constraint on the form of the answer ("in
+at most 40 words"). A constraint has a check, so that answers that violate it can be dropped. All functions are
+pure functions of the generator. No text of any benchmark is used.
 
     python recipes/smol_prompts.py 20        prints 20 examples
 """
 
-# ruff: noqa: E501  wishes are laid out as a table
+# ruff: noqa: E501  constraints are laid out as a table
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Check = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Instruction:
-    """What the user says, and whether an answer has the form that was asked for."""
+    """An instruction, and a check of the answer's form."""
 
     text: str
     check: Check | None = None
 
 
 def pick(items: Sequence[str], rng: np.random.Generator) -> str:
-    """Draw one item (far quicker than ``rng.choice``, which makes an array of them all)."""
+    """Draw one item (much faster than ``rng.choice``, which converts all items to an array)."""
     return items[int(rng.integers(len(items)))]
 
 
 def fill(template: str, rng: np.random.Generator) -> str:
-    """Fill every slot with a filler of its own."""
+    """Fill every slot with a separate random filler."""
 
     def one(match: re.Match[str]) -> str:
         slot = match[1]
@@ -66,12 +66,13 @@ NUMBERS = {
 
 
 IMPERATIVES = split("""
-    Write, Give, Tell, Explain, Describe, List, Name, Compose, Create, Make, Plan, Help, Suggest, Invent, Imagine, Compare,
+    Write, Give, Tell, Explain, Describe, List, Name, Compose, Create, Make, Plan, Help, Suggest, Invent, Imagine, Compare""")
+IMPERATIVES += split("""
     Summarise, Rewrite, Shorten, Continue, Find, Add, Repeat, Say, Turn, Put, Answer, Classify, Count, Recommend, Introduce""")
 
 
-def asked_politely(task: str, rng: np.random.Generator) -> str:
-    """Turn some commands into requests: every template that starts with a verb has two more wordings."""
+def as_request(task: str, rng: np.random.Generator) -> str:
+    """Turn some commands into polite requests: templates that start with a verb get two more wordings."""
     verb = task.split(" ", 1)[0]
     if verb not in IMPERATIVES or rng.random() < 0.7:
         return task
@@ -82,21 +83,21 @@ def asked_politely(task: str, rng: np.random.Generator) -> str:
 
 
 def choice_question(rng: np.random.Generator) -> str:
-    """Return a question with lettered options, one of which is of the kind asked for."""
+    """Return a question with lettered options, one of which is of the requested kind."""
     kinds = list(rng.permutation(list(KINDS)))
     options = [pick(KINDS[kind], rng) for kind in kinds[:4]]
     order = rng.permutation(4)
-    asked = rng.choice(
+    question = rng.choice(
         [f"Which of these is a {kinds[0]}?", f"Pick the {kinds[0]}.", f"Which word names a {kinds[0]}?"]
     )
     shown = "\n".join(f"{letter}. {options[place]}" for letter, place in zip("ABCD", order, strict=True))
     ending = rng.choice(
         ["Answer with the letter.", "Give the letter and the word.", "Answer:", "Explain your choice."]
     )
-    return f"{asked}\n{shown}\n{ending}"
+    return f"{question}\n{shown}\n{ending}"
 
 
-# ---- wishes about the form -------------------------------------------------------------------------------
+# ---- constraints on the form -----------------------------------------------------------------------------
 
 
 def words(answer: str) -> list[str]:
@@ -120,8 +121,8 @@ def is_json(answer: str) -> bool:
     return True
 
 
-def wish(rng: np.random.Generator) -> tuple[str, Check]:
-    """Return a wish in words and its check."""
+def constraint(rng: np.random.Generator) -> tuple[str, Check]:
+    """Return a constraint in words and its check."""
     n = int(rng.integers(2, 6))
     few, many = int(rng.choice([20, 30, 40, 50, 60, 80])), int(rng.choice([30, 50, 80, 100]))
     word, other = (str(item) for item in rng.choice(FILLERS["noun"], 2, replace=False))
@@ -184,17 +185,17 @@ def instruction(rng: np.random.Generator) -> Instruction:
     kind = str(rng.choice(list(SHARES), p=list(SHARES.values())))
     if kind == "choice":
         return Instruction(choice_question(rng))
-    task = asked_politely(fill(pick(TEMPLATES[kind], rng), rng), rng)
+    task = as_request(fill(pick(TEMPLATES[kind], rng), rng), rng)
     if kind == "open" and rng.random() < 0.35:
-        text, check = wish(rng)
+        text, check = constraint(rng)
         return Instruction(f"{task} {text}" if rng.random() < 0.8 else f"{text} {task}", check)
     return Instruction(pick(OPENERS, rng) + task + pick(CLOSERS, rng))
 
 
-def worth_keeping(answer: str, asked: Instruction) -> bool:
-    """Tell whether an answer is non-empty, has the form asked for and does not repeat itself."""
+def worth_keeping(answer: str, instruction: Instruction) -> bool:
+    """Return whether an answer is non-empty, has the requested form and does not repeat itself."""
     found = words(answer)
-    if not found or (asked.check is not None and not asked.check(answer)):
+    if not found or (instruction.check is not None and not instruction.check(answer)):
         return False
     runs = [tuple(found[place : place + 4]) for place in range(len(found) - 3)]
     return len(set(runs)) >= 0.7 * len(runs)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The studies of docs/results-smol.md and docs/results-smol-downstream.md, as far as they need a GPU:
+# The studies of docs/results/smol.md and docs/results/smol-downstream.md, as far as they need a GPU:
 #   sh recipes/smol_study.sh BASE DATA OUT        two lines of work side by side; a second start resumes
 #   sh recipes/smol_study.sh collect OUT FOLDER [PART]   what is there so far, as pieces of at most 15 MB
 # DATA holds c4.jsonl.gz, ifeval.jsonl.gz, hellaswag.jsonl.gz, gsm8k.jsonl.gz, mmlu_pro.jsonl.gz and endings.jsonl

@@ -1,11 +1,11 @@
 """Train the bundled models on one GPU: `tiny`, `tiny-ar`, and the same-size autoregressive twin.
 
-Stages, each a subcommand; every one may run in the background and be started again after a stop:
+Each stage is a subcommand; every stage may run in the background and can be restarted after a stop:
 
     prepare   corpus parts (text-*.jsonl.xz) and the task generators -> windows of token ids
-    train     --which tiny|tiny-ar|twin --max-minutes X      (resumes by itself from its checkpoint)
-    export    latest checkpoint -> config, int8 weights, tokenizer, validation figures; checks sizes
-    smoke     a few steps of everything, export included
+    train     --which tiny|tiny-ar|twin --max-minutes X      (resumes automatically from its checkpoint)
+    export    latest checkpoint -> config, int8 weights, tokenizer, validation losses; checks sizes
+    smoke     a few steps of every stage, export included
 
 Runs from the source tree with only torch, numpy, tokenizers, safetensors, rich and typer installed:
 
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 import typer
 from bundled_tasks import training_documents
-from corpus import document_windows, encoded, in_turn, may_train
+from corpus import document_windows, encoded, interleave, may_train
 
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import OrderLensError
@@ -142,7 +142,7 @@ def prepare(
 
 
 def heldout_windows(work: Path, sources: Iterable[str], per_source: int = 128) -> np.ndarray:
-    """Return held-out windows, in turn from all sources."""
+    """Return held-out windows, alternating between all sources."""
     groups = []
     for source in sources:
         files = sorted((work / "heldout" / source).glob("*.npy"))
@@ -151,7 +151,7 @@ def heldout_windows(work: Path, sources: Iterable[str], per_source: int = 128) -
             groups.append(
                 windows[keyed_generator(SEED, "heldout", source).permutation(len(windows))[:per_source]]
             )
-    return in_turn(groups, WINDOW)
+    return interleave(groups, WINDOW)
 
 
 def build_trainer(
@@ -183,7 +183,7 @@ def train(
     attention: Annotated[str, typer.Option(help="flex or dense (slow, but without FlexAttention).")] = "",
     wait_for: Annotated[int, typer.Option(help="Wait until this many corpus parts are tokenised.")] = 1,
 ) -> None:
-    """Train one model until its time or its steps are up; goes on from a checkpoint if there is one."""
+    """Train one model for a time or a number of steps; resume from a checkpoint if there is one."""
     if bool(max_minutes) == bool(steps):
         raise SystemExit("give either --max-minutes or --steps")
     if which not in CONFIGS:
@@ -213,7 +213,7 @@ def train(
 
 
 def figures(model: Transformer, work: Path, c4: Path | None, device: str, limit: int) -> dict[str, Any]:
-    """Return validation figures: the bound per source, and log P/n per order on held-out C4."""
+    """Return validation losses: the any-order bound per source, and log P/n per order on held-out C4."""
     result: dict[str, Any] = {}
     model = model.to(device)
     if model.config.attention != "causal":
@@ -246,7 +246,7 @@ def export(
     device: Annotated[str, typer.Option()] = "cuda",
     limit: Annotated[int, typer.Option(help="Held-out documents to score.")] = 300,
 ) -> None:
-    """Write the latest checkpoint as int8 safetensors, with figures before and after quantising."""
+    """Write the latest checkpoint as int8 safetensors, with losses before and after quantisation."""
     state = load_checkpoint(work / "runs" / which / CHECKPOINT)
     model = Transformer(TransformerConfig(**state["config"]))
     model.load_state_dict(state["model"])
@@ -269,7 +269,7 @@ def export(
 
 
 def write_pieces(path: Path) -> None:
-    """Cut a file into pieces that are small enough to be fetched one by one (PATH.0, PATH.1 and so on)."""
+    """Split a file into small parts for separate downloads (PATH.0, PATH.1 and so on)."""
     data = path.read_bytes()
     for index, start in enumerate(range(0, len(data), PIECE_BYTES)):
         path.with_name(f"{path.name}.{index}").write_bytes(data[start : start + PIECE_BYTES])
@@ -288,7 +288,7 @@ def smoke(
     limit: Annotated[int, typer.Option()] = 32,
     c4: Annotated[Path | None, typer.Option()] = None,
 ) -> None:
-    """Run a few steps of every piece and report speed, memory and the size of the export."""
+    """Run a few steps of every stage and print speed, memory and the size of the export."""
     torch.set_float32_matmul_precision("high")
     for name in which.split(","):
         folder = work / "smoke" / "runs" / name

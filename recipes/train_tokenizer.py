@@ -1,9 +1,9 @@
-"""Make the bundled tokenizer: byte-level BPE, 8,192 ids, digits one by one.
+"""Train the bundled tokenizer: byte-level BPE, 8,192 ids, single digits.
 
     PYTHONPATH=src python recipes/train_tokenizer.py CORPUS_FOLDER OUT/tokenizer.json
 
-The sample (about 61 M characters) is deterministic: all C4 documents of the corpus, every second of Wikinews,
-every third of Gutenberg, every fourteenth of Wikipedia, and the first documents of the task generators.
+The sample (about 61 M characters) is deterministic: all C4 documents of the corpus, every 2nd of Wikinews,
+every 3rd of Gutenberg, every 14th of Wikipedia, and the first documents of the task generators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is measured: ceilings, single products, steps, a profile, scoring and generation."""
+"""Sections of the benchmark: bounds, single products, steps, a profile, scoring and generation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCORED_ORDERS = ("forced-ar", "reverse-ar", "random", "oracle-max-q", "oracle-ma
 
 
 def check(bench: DenseBench) -> None:
-    """The forward as it runs (kernels, graph) against plain torch in float32 on the same weights."""
+    """Compare the forward with kernels and graph against plain torch in float32 on the same weights."""
     states = bench.states(2)
     session = bench.model.open_session()
     for _ in range(4):
@@ -49,8 +49,8 @@ def _first_layers(bench: DenseBench, count: int, dtype: torch.dtype) -> DecoderN
 def measure_products(bench: DenseBench, batches: Iterable[int]) -> None:
     """The four products of a layer, each on rotating weights, against reading them once.
 
-    The last column also has what other ways of asking the vendor library would take: its light interface (of
-    which torch says that it is experimental to prefer it), and a bias of zeros.
+    The last column also has the times of other calls of the vendor library: its light interface (which torch
+    calls experimental), and a bias of zeros.
     """
     layers = bench.model.weights.layers
     for batch in batches:
@@ -76,14 +76,14 @@ def measure_products(bench: DenseBench, batches: Iterable[int]) -> None:
 
 
 def _products(bench: DenseBench, matrices: list[torch.Tensor], tokens: int, *, biased: bool = False) -> float:
-    """Seconds of one product, the mean over all layers' matrices, recorded as a graph."""
+    """Return the mean seconds of one product over all layers' matrices, recorded as a graph."""
     x = torch.randn(tokens, matrices[0].shape[1], device=bench.device, dtype=bench.dtype)
     bias = matrices[0].new_zeros(len(matrices[0])) if biased else None
     return bench.graphed(lambda: [functional.linear(x, matrix, bias) for matrix in matrices]) / len(matrices)
 
 
 def tune_canvas(bench: DenseBench, batches: Iterable[int]) -> None:
-    """Tiles of the attention over canvases, timed; the best ones are used for the rest of this run."""
+    """Time the tilings of the attention over canvases; use the best ones for the rest of this run."""
     from orderlens.kernels import canvas
 
     network: Any = bench.model.engine.network
@@ -92,7 +92,9 @@ def tune_canvas(bench: DenseBench, batches: Iterable[int]) -> None:
         tokens = batch * (PROMPT + NEW)
         fused = torch.randn(tokens, bench.config.qkv_width, device=bench.device, dtype=bench.dtype)
         tables, found = network.network.ops.tables, {}
-        for tiling in (canvas.Tiling(m, x, w) for m in (16, 32, 64) for x in (32, 64, 128) for w in (4, 8)):
+        for tiling in (
+            canvas.CanvasTiling(m, x, w) for m in (16, 32, 64) for x in (32, 64, 128) for w in (4, 8)
+        ):
             if tiling.block_m * tiling.block_x > 4096 or (tiling.warps == 8 and tiling.block_m == 16):
                 continue
             canvas.choose_tiling = lambda *_, tiling=tiling: tiling
@@ -107,7 +109,7 @@ def tune_canvas(bench: DenseBench, batches: Iterable[int]) -> None:
 
 
 def measure_steps(bench: DenseBench, batches: Iterable[int]) -> None:
-    """One decoding step, forward and head on the wanted rows: on the device, and with the host's share."""
+    """Time one decoding step (forward, and head on the requested rows): on the device, and with the host."""
     for batch in batches:
         states, session = bench.states(batch), bench.model.open_session()
         eos = sorted(bench.model.eos_ids)
@@ -143,7 +145,7 @@ def measure_steps(bench: DenseBench, batches: Iterable[int]) -> None:
 
 
 def measure_parts(bench: DenseBench, batches: Iterable[int]) -> None:
-    """The same forward without one of its parts: zero biases, graphs, our kernels too."""
+    """Time the forward without one of its parts: zero biases, graphs, kernels."""
     engine = bench.model.engine
     network: Any = engine.network
     for batch in batches:
@@ -178,7 +180,7 @@ def measure_parts(bench: DenseBench, batches: Iterable[int]) -> None:
 
 
 def profile_steps(bench: DenseBench, batches: Iterable[int]) -> None:
-    """Where the time of one step goes, kernel by kernel (plain launches, no graph)."""
+    """Print the time of one step by kernel (plain launches, no graph)."""
     from torch.profiler import ProfilerActivity, profile
 
     engine = bench.model.engine
@@ -212,7 +214,7 @@ def random_samples(bench: DenseBench, count: int, target: int) -> list[EncodedSa
 
 
 def measure_scoring(bench: DenseBench, sequences: int) -> None:
-    """The fixed-sequence table on some sequences × 6 orders × 128 tokens, and what 1,000 would take."""
+    """Time the fixed-sequence table: sequences × 6 orders × 128 tokens, extrapolated to 1,000."""
     samples, orders = random_samples(bench, sequences, NEW), parse_policies(SCORED_ORDERS)
     bench.wall(lambda: score_batch(bench.model, samples[:1], orders[:1]))
     seconds = bench.wall(lambda: score_batch(bench.model, samples, orders))
@@ -228,7 +230,7 @@ def measure_scoring(bench: DenseBench, sequences: int) -> None:
 
 
 def measure_generation(bench: DenseBench, batches: Iterable[int], new_tokens: int) -> None:
-    """Whole generations by the decoder, after one that compiles and records."""
+    """Time complete generations, after one that compiles and records."""
     orders = parse_policies(["max-prob"])
     for batch in batches:
         samples = random_samples(bench, batch, 0)

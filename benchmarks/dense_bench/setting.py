@@ -1,4 +1,4 @@
-"""Where and what is measured: the LLaDA-8B shape with random weights, and the two ceilings of the device."""
+"""Setting of the benchmark: the LLaDA-8B shape with random weights, and the two bounds of the device."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ class DenseBench(Bench):
 
     @property
     def read_values(self) -> int:
-        """Numbers that a step must read: all weights but the embedding, of which it takes a few rows."""
+        """Number of weights that a step must read: all except the embedding, of which it reads a few rows."""
         return self.config.n_parameters - self.config.vocab_size * self.config.hidden_size
 
     def flops(self, tokens: int, width: int, rows: int) -> float:
-        """Operations that a forward of ``tokens`` in canvases of ``width`` and a head on ``rows`` need."""
+        """Return the operations of a forward of ``tokens`` in canvases of ``width`` + head on ``rows``."""
         c = self.config
         matrices = c.n_layers * c.hidden_size * (c.qkv_width + c.n_heads * c.head_width + 3 * c.ffn_width)
         attention = 2 * c.n_layers * c.n_heads * c.head_width * width
         return 2.0 * tokens * (matrices + attention) + 2.0 * rows * c.vocab_size * c.hidden_size
 
     def states(self, batch: int, width: int = PROMPT + NEW) -> StateBatch:
-        """Canvases in the middle of their first block: 16 of 32 positions wanted, all later ones masked."""
+        """Return canvases halfway through their first block: 16 of 32 and all later positions masked."""
         rng = np.random.default_rng(2)
         tokens = rng.integers(0, self.model.mask_id, (batch, width))
         block = slice(min(PROMPT, width // 2), min(PROMPT + 32, width))

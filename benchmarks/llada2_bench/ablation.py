@@ -1,4 +1,4 @@
-"""What each part of the fast path gains: one decoding step with that part taken out again."""
+"""Ablation of the fast path: one decoding step without one of its parts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from orderlens.models.engine.session import PagedSession
 from orderlens.models.protocol import StateBatch
 
 CANVAS_BLOCKS = 5
-"""Blocks of a canvas of 32 + 128 tokens, all of which a step without a prefix cache computes."""
+"""Blocks of a canvas of 32 + 128 tokens; a step without a prefix cache computes all of them."""
 
 
 def measure_ablation(bench: Bench, batches: Iterable[int]) -> None:
-    """Time the step as it is and with one part after the other taken out."""
+    """Time the step, and the step without each of its parts."""
     for batch in batches:
         session = prefilled(bench, batch, 2 * PROMPT)
         states = half_open(bench, batch, 2 * PROMPT, masked=False)
@@ -76,7 +76,7 @@ def _all_rows(states: StateBatch) -> StateBatch:
 
 
 def _without_cache(bench: Bench, batch: int) -> tuple[PagedSession, StateBatch]:
-    """The work of recomputing a canvas: every block a window of its own, rows wanted of one of them."""
+    """Time recomputing a canvas: every block is one window, and one block's rows are requested."""
     session = prefilled(bench, batch * CANVAS_BLOCKS, 2 * PROMPT)
     states = half_open(bench, batch * CANVAS_BLOCKS, 2 * PROMPT, masked=False)
     wanted = states.row_state_R < batch
@@ -97,7 +97,7 @@ def _plain_launches(bench: Bench) -> Iterator[None]:
 
 @contextmanager
 def _torch_experts(bench: Bench) -> Iterator[None]:
-    """Swap our expert kernels for torch's grouped product, inside graphs of their own."""
+    """Replace our expert kernels by torch's grouped product, in separate graphs."""
     engine, kind = bench.model.engine, triton_ops.TritonOps
     graphs, ours = engine._graphs, kind.sparse
     engine._graphs = GraphedNetwork(engine.network, engine.pool) if graphs is not None else None

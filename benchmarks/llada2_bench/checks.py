@@ -1,4 +1,4 @@
-"""Every kernel against plain torch in higher precision, on fresh random inputs of the real shapes."""
+"""Compares every kernel with plain torch in higher precision, on new random inputs of the real shapes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from orderlens.rules.stats import DrawStats
 
 
 def check_all(bench: Bench) -> None:
-    """Run every check with uninitialised memory filled with NaN, so that unwritten outputs show."""
+    """Run every check with uninitialised memory filled with NaN, which reveals unwritten outputs."""
     torch.manual_seed(np.random.SeedSequence().entropy % 2**31)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True
@@ -108,7 +108,7 @@ def check_plan(bench: Bench) -> None:
 
 
 def random_visits(bench: Bench, tokens: int) -> tuple[Tensor, Visits]:
-    """Experts of ``tokens`` tokens under random logits, shared ones included (int32), and their visits."""
+    """Return experts (int32, with shared ones) of ``tokens`` tokens under random logits, and their visits."""
     config = bench.config
     logits = torch.randn(tokens, config.n_experts, device=bench.device)
     ids, _, visits = route(logits, torch.zeros(config.n_experts, device=bench.device), config)
@@ -211,11 +211,11 @@ def check_head(bench: Bench) -> None:
 
 
 def check_draws(bench: Bench) -> None:
-    """Draws of both heads on the same uniform numbers, each against its own interval of exact sums.
+    """Compare draws of both heads on the same uniform numbers with exact cumulative probabilities.
 
-    A draw is right when its number lies between the cumulative probabilities of its token, to the rounding of
-    the sums. Where the heads draw different tokens, both must be right: then the number lies on the edge
-    between them. How many do is chance and is not judged.
+    A draw is correct if its number is between the cumulative probabilities of its token, up to rounding of
+    the sums. If the heads draw different tokens, both must be correct: the number is then on the edge between
+    them. The number of such cases is random and is not checked.
     """
     vocab, width = bench.config.vocab_size, bench.config.hidden_size
     valid, unembed = vocab - 37, randn(bench, vocab, width, scale=0.05)
@@ -233,20 +233,20 @@ def check_draws(bench: Bench) -> None:
 
 
 LOGIT_ERROR = 4e-6
-"""What float32 sums of 2,048 products are off by; over the temperature it bounds how far a number may lie
-outside its token's interval."""
+"""Error of float32 sums of 2,048 products; divided by the temperature, it bounds the distance of a number
+from its token's interval."""
 
 
 def draw_errors(
     logits_RV: Tensor, temperature: float, uniforms_R: Any, draws: DrawStats
 ) -> tuple[float, float]:
-    """Return how far a number lies outside its token's interval, and the largest error of a log-probability.
+    """Return the largest distance of a number from its token's interval, and the largest log p error.
 
     Args:
-        logits_RV: exact logits in float64, −inf where nothing can be drawn.
-        temperature: of the draws.
-        uniforms_R: the numbers behind them.
-        draws: what a head made of them.
+        logits_RV: exact logits in float64, −inf for excluded tokens.
+        temperature: temperature of the draws.
+        uniforms_R: uniform numbers of the draws.
+        draws: a head's results.
     """
     token_R1 = torch.from_numpy(draws.token).to(logits_RV.device)[:, None]
     heated_RV = torch.softmax(logits_RV / temperature, dim=1)
@@ -261,9 +261,9 @@ def draw_errors(
 
 
 def _advanced(bench: Bench, engine: ForwardEngine, clean: Any, states: Any) -> list[Tensor]:
-    """Hidden states of ``states`` when the blocks before them are cached by the same forward.
+    """Return the hidden states of ``states`` if the same forward caches the blocks before them.
 
-    The slots' pages hold other keys first, so that a window which read them too early would show.
+    The slots' pages hold other keys first, so that a window that reads them too early gives a wrong result.
     """
     other = clean.copy()
     other[:, HEADER:] = 7
@@ -277,7 +277,7 @@ def _advanced(bench: Bench, engine: ForwardEngine, clean: Any, states: Any) -> l
 
 
 def _picked(bench: Bench, engine: ForwardEngine, states: Any) -> list[Tensor]:
-    """Some rows of ``states``, by forwards that compute no others, as large ones do."""
+    """Return some rows of ``states`` from forwards that compute only these rows, as large forwards do."""
     whole, graphs.WHOLE_TOKENS = graphs.WHOLE_TOKENS, 0
     wanted = np.array([0, 0, 1, 2]), np.array([3, 30, 7, 0])
     try:
@@ -287,7 +287,7 @@ def _picked(bench: Bench, engine: ForwardEngine, states: Any) -> list[Tensor]:
 
 
 def check_network(bench: Bench) -> None:
-    """Three layers of the real width: kernels against plain torch, a replayed graph against plain runs."""
+    """Check three layers of the real width: kernels against plain torch, and graphs against plain runs."""
     config = replace(bench.config, n_layers=3, vocab_size=4096)
     weights = random_weights(config, bench.device, bench.dtype, seed=5)
     found = {}

@@ -1,4 +1,4 @@
-"""Steps, generation, scoring, long contexts and memory, on random weights."""
+"""Steps, generation, scoring, long contexts and memory, with random weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMPT, NEW = 32, 128
 
 
 def prefilled(bench: Bench, batch: int, length: int) -> PagedSession:
-    """A session of ``batch`` random prefixes of ``length`` tokens."""
+    """Return a session of ``batch`` random prefixes of ``length`` tokens."""
     generator = np.random.default_rng(1)
     session = bench.model.open_session()
     session.prefill([generator.integers(0, bench.model.mask_id, length) for _ in range(batch)], [0] * batch)
@@ -34,10 +34,10 @@ def prefilled(bench: Bench, batch: int, length: int) -> PagedSession:
 
 
 def half_open(bench: Bench, batch: int, start: int, masked: bool = True) -> StateBatch:
-    """States in the middle of a block: every other position masked, 16 rows wanted of each.
+    """Return states in the middle of a block: every second position masked, 16 requested rows per state.
 
-    Under random weights all masks take much the same experts. Without masks (``masked`` false; the same rows
-    are wanted) the tokens differ and touch about as many experts as independent random routing would.
+    Under random weights all masks use nearly the same experts. Without masks (``masked`` false; the same rows
+    are requested) tokens differ and use about the same number of experts as under independent random routing.
     """
     block = bench.model.block_size
     tokens = np.random.default_rng(2).integers(0, bench.model.mask_id, (batch, block))
@@ -50,7 +50,7 @@ def half_open(bench: Bench, batch: int, start: int, masked: bool = True) -> Stat
 
 
 def touched_experts(bench: Bench, session: PagedSession, states: StateBatch) -> float:
-    """Mean number of routed experts that one layer of this forward reads."""
+    """Return the mean number of routed experts that one layer of this forward reads."""
     if not triton_installed() or not bench.cuda:
         return float("nan")
     from orderlens.models.decoder import triton_ops
@@ -72,18 +72,21 @@ def touched_experts(bench: Bench, session: PagedSession, states: StateBatch) -> 
 
 
 def step_floor(bench: Bench, touched: float, batch: int, start: int) -> float:
-    """Seconds to read the touched experts, everything dense, and the cached keys once."""
+    """Return the seconds to read the used experts, all dense weights and the cached keys once."""
     config, size = bench.config, bench.dtype.itemsize
     sparse_layers = config.n_layers - config.n_dense_layers
     routed = (
-        (touched if touched == touched else config.n_experts) * sparse_layers * expert_values(config) * size
+        (touched if touched == touched else config.n_experts)
+        * sparse_layers
+        * expert_values(config)
+        * bench.expert_bytes
     )
     cached = batch * start * config.kv_values_per_token * size
     return (routed + dense_bytes(config, size) + cached) / bench.bandwidth
 
 
 def measure_steps(bench: Bench, batches: Iterable[int]) -> None:
-    """One decoding step (forward, head, numbers on the host), and the extra forward per block."""
+    """Time one decoding step (forward, head, copy to the host), and the extra forward per block."""
     for batch, masked in ((batch, masked) for batch in batches for masked in (True, False)):
         session, states = prefilled(bench, batch, 64), half_open(bench, batch, 64, masked)
         touched = touched_experts(bench, session, states)
@@ -128,9 +131,9 @@ def measure_generation(
     batches: Iterable[int],
     new_tokens: int = NEW,
     temperatures: Sequence[float] = (0.0,),
-    guessing: Sequence[str] = ("on",),
+    speculation: Sequence[str] = ("on",),
 ) -> None:
-    """Whole generations by the decoder, after one of at most 128 tokens that compiles and records."""
+    """Time complete generations, after one of at most 128 tokens that compiles and records."""
     orders = parse_policies(["max-prob"])
     for batch in batches:
         samples, cold = random_samples(bench, batch, 0), None
@@ -138,12 +141,12 @@ def measure_generation(
             settings = GenerationSettings(new_tokens, temperature, stop_at_eos=False)
             warm = replace(settings, max_new_tokens=min(new_tokens, NEW))
             first = bench.wall(_generate(bench, samples, orders, warm))
-            for word in guessing:
+            for word in speculation:
                 bench.model.engine.can_speculate = word == "on"
                 seconds = bench.wall(_generate(bench, samples, orders, settings))
                 cold = cold or seconds
                 rate = batch * new_tokens / seconds
-                how = "" if word == "on" else ", no guess"
+                how = "" if word == "on" else ", no speculation"
                 bench.report(
                     f"generate {PROMPT}+{new_tokens}, batch {batch}, T = {temperature:g}{how} "
                     f"(first {first:.1f} s)",
@@ -161,7 +164,7 @@ def _generate(bench: Bench, samples: Any, orders: Any, settings: Any) -> Callabl
 
 
 def measure_generation_table(bench: Bench, prompts: int) -> None:
-    """The paper's generation table: prompts × 4 orders × 128 tokens, extrapolated to 1,000 prompts."""
+    """Time the paper's generation table: prompts × 4 orders × 128 tokens, extrapolated to 1,000 prompts."""
     settings = GenerationSettings(max_new_tokens=NEW, stop_at_eos=False)
     run = _generate(bench, random_samples(bench, prompts, 0), parse_policies(GENERATED_ORDERS), settings)
     bench.wall(run)
@@ -176,7 +179,7 @@ def measure_generation_table(bench: Bench, prompts: int) -> None:
 
 
 def measure_scoring(bench: Bench, sequences: int) -> None:
-    """The paper's fixed-sequence table: sequences × 6 orders × 128 tokens, extrapolated to 1,000."""
+    """Time the paper's fixed-sequence table: sequences × 6 orders × 128 tokens, extrapolated to 1,000."""
     samples, orders = random_samples(bench, sequences, NEW), parse_policies(SCORED_ORDERS)
     bench.wall(lambda: score_batch(bench.model, samples[: max(1, sequences // 8)], orders))
     seconds = bench.wall(lambda: score_batch(bench.model, samples, orders))
@@ -191,7 +194,7 @@ def measure_scoring(bench: Bench, sequences: int) -> None:
 
 
 def measure_long(bench: Bench, lengths: Iterable[int], batches: Iterable[int]) -> None:
-    """Step time and prefill as the context grows."""
+    """Time a step and the prefill for growing contexts."""
     for batch in batches:
         for length in lengths:
             fill = bench.wall(lambda batch=batch, length=length: prefilled(bench, batch, length))
@@ -210,7 +213,7 @@ def measure_long(bench: Bench, lengths: Iterable[int], batches: Iterable[int]) -
 
 
 def measure_memory(bench: Bench, batches: Iterable[int], length: int = 160) -> None:
-    """Peak memory of a generation step at several batch sizes, and the suggested batch."""
+    """Measure the peak memory of a generation step at several batch sizes, and the suggested batch."""
     for batch in batches:
         torch.cuda.reset_peak_memory_stats()
         session = prefilled(bench, batch, length)

@@ -1,4 +1,4 @@
-"""Where time goes: host and device pass by pass of a large batch, and kernel by kernel of one step."""
+"""Time of host and device per pass of a large batch, and time per kernel of one step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from llada2_bench.decoding import half_open, prefilled, random_samples
 from llada2_bench.setting import Bench
 from orderlens.decode import rounds
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.head import ask, position_stats
+from orderlens.decode.head import position_stats, start_reduction
 from orderlens.rules import parse_policies
 from orderlens.studies.replicate_plan import make_plan
 
 NEW_TOKENS, TEMPERATURE = 32, 0.7
 SHOWN = 22
-"""Kernels of a step that are listed."""
+"""Number of kernels that are listed per step."""
 
 
 class Clock:
@@ -29,7 +29,7 @@ class Clock:
         self.cuda, self.parts = cuda, list[tuple[float, ...]]()
 
     def passes(self, batch: rounds.Rounds) -> Iterator[None]:
-        """Do what ``Rounds.passes`` does."""
+        """Do the same as ``Rounds.passes``."""
         batch._prefill()
         while True:
             times = [time.perf_counter()]
@@ -40,13 +40,13 @@ class Clock:
             events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.cuda else []
             for event in events[:1]:
                 event.record()
-            asked = batch._evaluate()
+            wait_for_pass = batch._evaluate()
             for event in events[1:]:
                 event.record()
             times.append(time.perf_counter())
             yield
             times.append(time.perf_counter())
-            now = asked()
+            now = wait_for_pass()
             times.append(time.perf_counter())
             batch._finish(now)
             times.append(time.perf_counter())
@@ -56,7 +56,7 @@ class Clock:
 
 
 def measure_passes(bench: Bench, texts: int) -> None:
-    """The sweep's orders on ``texts`` texts, twice: the first run compiles and records."""
+    """Time the sweep's orders on ``texts`` texts, twice: the first run compiles and records."""
     orders = parse_policies(make_plan("full", "random", "random").sweep_orders)
     samples = random_samples(bench, texts, 0)
     settings = GenerationSettings(NEW_TOKENS, TEMPERATURE, stop_at_eos=False)
@@ -79,7 +79,7 @@ def measure_passes(bench: Bench, texts: int) -> None:
 
 
 def profile_steps(bench: Bench, batches: Iterable[int]) -> None:
-    """One step: host before and after the launch, then kernel by kernel (CUDA), replayed where recorded."""
+    """Time one step: host before and after the launch, then each kernel (CUDA), replayed if recorded."""
     for batch in batches:
         session, states = prefilled(bench, batch, 64), half_open(bench, batch, 64)
         for _ in range(4):
@@ -90,9 +90,9 @@ def profile_steps(bench: Bench, batches: Iterable[int]) -> None:
             times = [time.perf_counter()]
             rows = session.evaluate(states)
             times.append(time.perf_counter())
-            answer = ask(rows, bench.model.eos_ids)
+            pending = start_reduction(rows, bench.model.eos_ids)
             times.append(time.perf_counter())
-            answer()
+            pending()
             host.append(np.diff([*times, time.perf_counter()]))
         forward, head, wait = np.median(host, axis=0) * 1e3
         bench.report(

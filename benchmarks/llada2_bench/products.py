@@ -1,4 +1,4 @@
-"""Candidates for the grouped products of one layer, in TFLOP/s of the rows that count."""
+"""Candidates for the grouped products of one layer, in TFLOP/s without padding rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orderlens.kernels.experts.visits import Visits, plan_visits
 from orderlens.kernels.shapes import StackedExperts
 
 Parts = tuple[int, int]
-"""Places of a tile: the full part, and the rest that may ride along."""
+"""Assignments of a tile: the full part, and the maximum rest."""
 GATE_UP: dict[Parts, list[Tiling]] = {
     (16, 0): [Tiling(64, 128, 4, 3), Tiling(64, 128, 4, 3, 2), Tiling(32, 128, 4, 4)],
     (32, 0): [Tiling(64, 64, 4, 4), Tiling(64, 128, 4, 3), Tiling(64, 64, 4, 4, 2)],
@@ -50,7 +50,7 @@ PARTS: dict[int, list[Parts]] = {
     8192: [(128, 0), (128, 32), (128, 64)],
     16384: [(128, 0), (128, 32), (128, 64)],
 }
-"""Tokens of one forward to the tiles worth trying."""
+"""Tokens of one forward → the tiles to try."""
 
 
 def tune_products(bench: Bench, sizes: Iterable[int]) -> None:
@@ -73,9 +73,9 @@ def tune_products(bench: Bench, sizes: Iterable[int]) -> None:
 def _tune_tile(
     bench: Bench, experts: StackedExperts, x: Tensor, ids: Tensor, visits: Visits, parts: Parts
 ) -> float:
-    """Return the seconds of both products, each at its best."""
+    """Return the seconds of both products, each with its best candidate."""
     plan, right = (plan_visits(ids, visits, len(experts), size) for size in (sum(parts), 64))
-    inner = gate_up(x, experts, right, Tiling(64, 64, 4, 4))  # the measure of all candidates
+    inner = gate_up(x, experts, right, Tiling(64, 64, 4, 4))  # the reference for all candidates
     outer = down(inner, experts, right, Tiling(64, 64, 4, 4))
     work = 2 * ids.numel() * expert_values(bench.config)
     what = f"{len(x)} tokens, tiles of {parts[0]} + {parts[1]}"
@@ -98,7 +98,7 @@ def _fastest(
     work: float,
     expected: Tensor,
 ) -> float:
-    """Return the seconds of the fastest candidate whose numbers are right."""
+    """Return the seconds of the fastest candidate with correct results."""
     found = []
     for tiling in candidates:
         seconds = timed(bench, lambda tiling=tiling: run(tiling))

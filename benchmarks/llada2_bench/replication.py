@@ -1,4 +1,4 @@
-"""The stages of ``replicate --preset full`` on random weights and texts, each on a share of its work."""
+"""The stages of ``replicate --preset full`` with random weights and texts, each on a share of its work."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from orderlens.texts.loading import LoadedData
 from orderlens.texts.samples import Sample
 
 TEXTS = 1000
-"""Texts of the full preset, to which rates are extrapolated."""
+"""Number of texts in the full preset, to which times are extrapolated."""
 
 
 class Watch:
-    """A progress bar that only knows the longest time without an advance, the end included."""
+    """A progress bar that records only the longest time without progress, including the end."""
 
     def __init__(self) -> None:
         self.longest, self._last = 0.0, time.perf_counter()
 
     def __call__(self, steps: int = 1) -> None:
-        """Some steps were made."""
+        """Count ``steps`` steps."""
         del steps
         now = time.perf_counter()
         self.longest, self._last = max(self.longest, now - self._last), now
 
     def set_total(self, total: int) -> None:
-        """Take the number of steps; it is not shown."""
+        """Ignore the total number of steps."""
         del total
 
 
@@ -46,7 +46,7 @@ def random_texts(bench: Bench, plan: Plan, count: int) -> list[Sample]:
 
 
 def measure_stages(bench: Bench, names: list[str], texts: int, temperatures: tuple[float, ...]) -> None:
-    """Run stages on ``texts`` texts (``measure`` on 64 at most) and say what the whole preset would take."""
+    """Run stages on ``texts`` texts (``measure`` on at most 64) and extrapolate to the full preset."""
     full = make_plan("full", "random", "random", n_texts=TEXTS)
     plan = replace(full, temperatures=temperatures)
     samples = random_texts(bench, plan, max(texts, plan.measured_texts))

@@ -1,8 +1,8 @@
-"""Routing that spreads tokens evenly over the experts, whatever the weights say.
+"""Routing that distributes tokens evenly over the experts, independent of the weights.
 
-Random weights send the tokens of a text to much the same experts; a trained router spreads them. Here the
-router's product runs as ever and its result is replaced by fixed random numbers, one row per token of a
-forward: every token chooses independently, so that a block of 32 touches about 161 of 256 experts.
+Random weights route the tokens of a text to nearly the same experts; a trained router distributes them. Here
+the router's product still runs, but its result is replaced by fixed random numbers, one row per token of a
+forward: tokens are routed independently, so that a block of 32 uses about 161 of 256 experts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_TOKENS = 50000
 
 @contextmanager
 def even_routing(bench: Bench) -> Iterator[None]:
-    """Route independently inside; graphs recorded before, and those from inside afterwards, are dropped."""
+    """Route tokens independently inside the ``with`` statement; drops recorded graphs before and after."""
     config, engine = bench.config, bench.model.engine
     layers = config.n_layers - config.n_dense_layers
     generator = torch.Generator(device=bench.device).manual_seed(11)

@@ -1,9 +1,9 @@
-"""Generation that commits sets: tokens per second and per pass when several positions are taken at once.
+"""Generation with parallel commits: tokens per second and per pass with several tokens per step.
 
-Random weights are never sure of anything, so acceptance is forced: ``Accept`` does the work of ``threshold``
-but compares a number between 0 and 1 made of the low digits of a position's entropy instead of p. It accepts
-about the wanted share of the masked positions and at least the order's first, and texts go out of step with
-each other as they do under a trained model.
+Random weights never give high probabilities, so acceptance is forced: ``Accept`` works like ``threshold``,
+but instead of p it compares a number between 0 and 1 made of the low digits of a position's entropy. It
+accepts about the requested share of the masked positions and at least the order's first one. Texts then need
+different numbers of passes, as under a trained model.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from orderlens.rules.stats import DrawStats, PositionStats
 from orderlens.rules.view import StepView
 
 WARM = 3
-"""Runs before the clock starts: a shape is recorded when it has come up often enough."""
+"""Number of warm-up runs: a shape is recorded once it has occurred often enough."""
 DIGITS = 1e4
-"""Entropies of random weights lie close together: their differences are in the digits behind this factor."""
+"""Entropies of random weights are close together; multiplied by this factor, their fractions differ."""
 
 
 class Accept(Threshold):
-    """``threshold`` with a forced share: 1 − the fraction of DIGITS × entropy takes the place of p."""
+    """``threshold`` with a forced share: 1 − the fractional part of DIGITS × entropy replaces p."""
 
     def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
         """Return the accepted rows and each chain's first."""
@@ -44,15 +44,15 @@ class Accept(Threshold):
 
 
 def measure_sets(bench: Bench, batches: Iterable[int], shares: Iterable[float], new_tokens: int) -> None:
-    """Whole generations with forced acceptance, beside one token per pass at the same batch size."""
+    """Time generations with forced acceptance, compared with one token per pass at the same batch size."""
     settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_eos=False)
     order = parse_policy("max-prob").order
     for batch in batches:
         samples = random_samples(bench, batch, 0)
-        policies = {"one by one": Policy(order)} | {
+        policies = {"one token per pass": Policy(order)} | {
             f"threshold, {share:.0%} accepted": Policy(order, Accept(1 - share)) for share in shares
         }
-        alone = None
+        single = None
         for name, policy in policies.items():
 
             def run(samples: Any = samples, policy: Policy = policy) -> Generation:
@@ -60,16 +60,16 @@ def measure_sets(bench: Bench, batches: Iterable[int], shares: Iterable[float], 
 
             for _ in range(WARM):
                 run()  # compiles and records
-            alone = _report(bench, f"{name}, batch {batch}", run, batch, alone)
+            single = _report(bench, f"{name}, batch {batch}", run, batch, single)
             if policy.commit.spec.startswith("threshold"):
-                with _apart():
+                with _separate_caching():
                     run()
-                    _report(bench, f"   finished blocks cached apart, batch {batch}", run, batch, alone)
+                    _report(bench, f"   finished blocks cached separately, batch {batch}", run, batch, single)
 
 
 @contextmanager
-def _apart() -> Iterator[None]:
-    """Give finished blocks a forward of their own, as one token per pass hardly notices."""
+def _separate_caching() -> Iterator[None]:
+    """Cache finished blocks in separate forwards."""
     joined = ForwardEngine.advances
     ForwardEngine.advances = property(lambda _: False)  # type: ignore[method-assign,assignment]
     try:
@@ -78,8 +78,13 @@ def _apart() -> Iterator[None]:
         ForwardEngine.advances = joined  # type: ignore[method-assign]
 
 
-def _report(bench: Bench, what: str, run: Callable[[], Generation], batch: int, alone: float | None) -> float:
-    """Report one generation; return its seconds per pass of the whole batch."""
+def _report(
+    bench: Bench, what: str, run: Callable[[], Generation], batch: int, single: float | None
+) -> float:
+    """Print one generation; return its seconds per pass of the batch.
+
+    ``single`` is the time of a pass that reveals one token per text, None if this is that generation.
+    """
     spent: Counter[str] = Counter()
     made: list[Generation] = []
     with _timed(bench, spent):
@@ -88,13 +93,13 @@ def _report(bench: Bench, what: str, run: Callable[[], Generation], batch: int, 
     columns = made[0].columns
     tokens, passes = len(columns["position"]), _passes(columns)
     per_round = seconds / spent["evaluate calls"]
-    kept = "" if alone is None else f"{per_round / alone:.2f} × a round one by one"
+    ratio = "" if single is None else f"{per_round / single:.2f} × one token per pass"
     device = spent["evaluate"] + spent["extend"]
     bench.report(
         f"{what}: {tokens / passes:.2f} tokens per pass, {spent['extend calls']} extensions",
         f"{tokens / seconds:.0f} tok/s {per_round * 1e3:.2f} ms",
-        kept or f"host {1 - device / max(spent['all'], device):.0%}",
-        GOALS.get(batch, "") if alone is None else f"host {1 - device / max(spent['all'], device):.0%}",
+        ratio or f"host {1 - device / max(spent['all'], device):.0%}",
+        GOALS.get(batch, "") if single is None else f"host {1 - device / max(spent['all'], device):.0%}",
         seconds=seconds,
         tokens_per_second=tokens / seconds,
         tokens_per_pass=tokens / passes,
@@ -105,11 +110,11 @@ def _report(bench: Bench, what: str, run: Callable[[], Generation], batch: int, 
         clocked_seconds=spent["all"],
         prompt=PROMPT,
     )
-    return per_round if alone is None else alone
+    return per_round if single is None else single
 
 
 def _passes(columns: Any) -> int:
-    """Return the passes of all texts together."""
+    """Return the total number of passes of all texts."""
     last = np.zeros(int(columns["sample"].max()) + 1, np.int64)
     np.maximum.at(last, columns["sample"], columns["forward"] + 1)
     return int(last.sum())
@@ -117,8 +122,8 @@ def _passes(columns: Any) -> int:
 
 @contextmanager
 def _timed(bench: Bench, spent: Counter[str]) -> Iterator[None]:
-    """Clock what waits for the device: forwards with their statistics, and extensions."""
-    model, ask = bench.model, rounds.ask
+    """Time the calls that wait for the device: forwards with their statistics, and extensions."""
+    model, start_reduction = bench.model, rounds.start_reduction
     open_session = model.open_session
 
     def clocked(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,15 +145,15 @@ def _timed(bench: Bench, spent: Counter[str]) -> Iterator[None]:
 
     def reduced(*arguments: Any) -> Any:
         began = time.perf_counter()
-        answer = ask(*arguments)()
+        stats = start_reduction(*arguments)()
         spent["evaluate"] += time.perf_counter() - began  # type: ignore[assignment]
-        return lambda: answer
+        return lambda: stats
 
     began = time.perf_counter()
-    model.open_session, rounds.ask = opened, reduced  # type: ignore[method-assign]
+    model.open_session, rounds.start_reduction = opened, reduced  # type: ignore[method-assign]
     try:
         yield
     finally:
         del model.open_session
-        rounds.ask = ask
+        rounds.start_reduction = start_reduction
         spent["all"] = time.perf_counter() - began  # type: ignore[assignment]

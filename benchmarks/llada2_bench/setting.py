@@ -1,7 +1,8 @@
-"""Where and what is measured: device, shape, random weights, timers, and the table printed at the end."""
+"""Setting of the benchmark: device, shape, random weights, timers, and the table printed at the end."""
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.loader import weight_bytes
 from orderlens.models.decoder.model import DecoderModel
 from orderlens.models.decoder.weights import random_weights
 from orderlens.models.families.llada2 import DIALECT, MINI
@@ -41,11 +43,12 @@ COPY_BYTES = 4 * 2**30
 
 @dataclass
 class Bench:
-    """One run: device, shape, and what has been measured so far."""
+    """One run of the benchmark: device, shape, and results so far."""
 
     device: torch.device
     config: DecoderConfig
     dtype: torch.dtype
+    float8: bool = False
     lines: list[tuple[str, str, str, str]] = field(default_factory=list)
     numbers: dict[str, Any] = field(default_factory=dict)
     label: str = ""
@@ -54,7 +57,7 @@ class Bench:
 
     @property
     def cuda(self) -> bool:
-        """Whether a CUDA device is measured."""
+        """Whether the device is a CUDA device."""
         return self.device.type == "cuda"
 
     @property
@@ -62,14 +65,28 @@ class Bench:
         """The model with random weights, built on the device at first use."""
         if self._model is None:
             began = time.perf_counter()
-            weights = random_weights(self.config, self.device, self.dtype)
+            weights = random_weights(self.config, self.device, self.dtype, float8=self.float8)
             vocab = self.config.vocab_size
             roles = TokenRoles(vocab - 289, frozenset({vocab - 292}), frozenset(), vocab)
             self._model = DecoderModel(weights, self.config, roles, DIALECT, name="random")
             self.sync()
             took = time.perf_counter() - began
-            print(f"random weights: {self.config.n_parameters / 1e9:.2f} B in {took:.1f} s")
+            size = weight_bytes(self.config, self.dtype, self.float8) / 1e9
+            values = self.config.n_parameters / 1e9
+            print(f"random weights: {values:.2f} B, {size:.1f} GB in {took:.1f} s", flush=True)
         return self._model
+
+    def use(self, weights: str) -> None:
+        """Measure with experts in this format from now on; results carry its name."""
+        self._model, self.float8, self.label = None, weights == "fp8", f"[{weights}] "
+        gc.collect()
+        if self.cuda:
+            torch.cuda.empty_cache()
+
+    @property
+    def expert_bytes(self) -> int:
+        """Bytes of an expert's weight."""
+        return 1 if self.float8 else self.dtype.itemsize
 
     @property
     def bandwidth(self) -> float:
@@ -88,7 +105,7 @@ class Bench:
             torch.cuda.synchronize()
 
     def time(self, work: Callable[[], object], repeats: int = 20, warm: int = 3) -> float:
-        """Median seconds of one call, by device events on CUDA."""
+        """Return the median seconds of one call, by device events on CUDA."""
         for _ in range(warm):
             work()
         self.sync()
@@ -106,7 +123,7 @@ class Bench:
         return statistics.median(first.elapsed_time(last) for first, last in pairs) / 1e3
 
     def graphed(self, work: Callable[[], object], repeats: int = 10) -> float:
-        """Median seconds of one replay of ``work`` recorded as a CUDA graph; plainly timed elsewhere."""
+        """Return the median seconds of one replay of ``work`` as a CUDA graph; without CUDA, of one call."""
         if not self.cuda:
             return self.time(work, repeats=repeats)
         for _ in range(3):
@@ -118,7 +135,7 @@ class Bench:
         return self.time(graph.replay, repeats=repeats)
 
     def wall(self, work: Callable[[], object], repeats: int = 1) -> float:
-        """Seconds of one call by the wall clock, host work included (median of ``repeats``)."""
+        """Return the wall-clock seconds of one call, host work included (median of ``repeats``)."""
         times = []
         for _ in range(repeats):
             self.sync()
@@ -129,14 +146,14 @@ class Bench:
         return statistics.median(times)
 
     def report(self, what: str, value: str, floor: str = "", goal: str = "", **numbers: Any) -> None:
-        """Print one result now and keep it for the table."""
+        """Print one result and store it for the table."""
         what = self.label + what
         self.lines.append((what, value, floor, goal))
         self.numbers[what] = {"value": value, "floor": floor, "goal": goal, **numbers}
         print(f"{what:<58} {value:>22} {floor:>24} {goal:>16}", flush=True)
 
     def finish(self, out: Path | None) -> None:
-        """Print the table once more, as the last lines, and write the numbers."""
+        """Print the table as the last lines, and write the numbers."""
         print("\n" + f"{'what':<58} {'measured':>22} {'floor (ratio)':>24} {'goal':>16}")
         for what, value, floor, goal in self.lines:
             print(f"{what:<58} {value:>22} {floor:>24} {goal:>16}")
@@ -152,19 +169,19 @@ def _clock(work: Callable[[], object]) -> float:
 
 
 def dense_bytes(config: DecoderConfig, itemsize: int) -> int:
-    """Bytes of everything a step reads besides routed experts and the embedding table."""
+    """Return the bytes of all weights that a step reads, except routed experts and the embedding table."""
     routed = (config.n_layers - config.n_dense_layers) * config.n_experts * expert_values(config)
     return (config.n_parameters - routed - config.vocab_size * config.hidden_size) * itemsize
 
 
 def expert_values(config: DecoderConfig) -> int:
-    """Numbers in one expert."""
+    """Return the number of weights of one expert."""
     return 3 * config.hidden_size * config.expert_width
 
 
 @contextmanager
 def forwards_of(bench: Bench, tokens: int) -> Iterator[None]:
-    """Let forwards have at most ``tokens`` tokens inside; results carry the number."""
+    """Limit forwards to ``tokens`` tokens inside the ``with`` statement; printed results name the limit."""
     engine, before = bench.model.engine, (bench.model.engine._max_tokens, bench.label)
     if tokens != engine.widest:
         engine._max_tokens, bench.label = tokens, f"{bench.label}[{tokens:,} tokens] "

@@ -27,13 +27,13 @@ def random_experts(bench: Bench) -> StackedExperts:
 
 
 def floor_seconds(bench: Bench, ids: Tensor, part: float) -> float:
-    """Time to read the touched experts' share ``part`` of weights at copy bandwidth."""
+    """Return the time to read the share ``part`` of the used experts' weights at copy bandwidth."""
     touched = len(ids.unique())
     return touched * expert_values(bench.config) * part * bench.dtype.itemsize / bench.bandwidth
 
 
 def timed(bench: Bench, work: object) -> float:
-    """Return the time, or infinity for parameters that need more shared memory than there is."""
+    """Return the time, or infinity for parameters that need too much shared memory."""
     from triton.runtime.errors import OutOfResources
 
     try:
@@ -43,7 +43,7 @@ def timed(bench: Bench, work: object) -> float:
 
 
 def compare_experts(bench: Bench) -> None:
-    """One MoE layer: our kernels against torch's grouped product, both replayed from a graph."""
+    """Time one MoE layer: our kernels against torch's grouped product, both replayed from a graph."""
     experts = random_experts(bench)
     config = bench.config
     norm = torch.ones(config.hidden_size, device=bench.device, dtype=bench.dtype)
@@ -81,7 +81,7 @@ def compare_experts(bench: Bench) -> None:
 
 
 def _recorded(work: object) -> object:
-    """Return the replay of a graph of ``work``."""
+    """Return a function that replays ``work`` from a graph."""
     for _ in range(2):
         work()  # type: ignore[operator]
     graph = torch.cuda.CUDAGraph()
@@ -91,7 +91,7 @@ def _recorded(work: object) -> object:
 
 
 def tune_head(bench: Bench) -> None:
-    """The fused head against a plain product followed by torch reductions."""
+    """Time the fused head against a plain product followed by torch reductions."""
     config = bench.config
     unembed = torch.empty(
         config.vocab_size, config.hidden_size, device=bench.device, dtype=bench.dtype

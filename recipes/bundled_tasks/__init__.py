@@ -1,4 +1,4 @@
-"""The bundled tasks ``arith`` and ``choice``: seeded generators, their split, and their task objects."""
+"""The bundled tasks ``arith`` and ``choice``: seeded generators and their train/test split."""
 
 from bundled_tasks.generator import LETTERS, document, items, split_of, training_documents
 

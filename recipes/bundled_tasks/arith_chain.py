@@ -1,7 +1,7 @@
-"""Composed stories of `arith`: somebody has some things, and one to three events change the number.
+"""Composed stories of `arith`: a person has some things, and one to three events change their number.
 
-Every event has several wordings, and people, things and events are drawn independently, so the space of texts
-is far larger than the written stories'. Knows nothing about splits or prompts.
+Every event has several wordings, and people, things and events are drawn independently, so there are far more
+texts than written stories. Does not depend on splits or prompts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LINKS = ("", "Then ", "Later ", "After that ", "Next ", "The next day ", "In th
 
 
 class Event(NamedTuple):
-    """A change: its operator, the range of its number, wordings, and the words that begin its worked step."""
+    """A change: its operator, the range of its number, its wordings, and the start of its worked step."""
 
     op: str
     low: int

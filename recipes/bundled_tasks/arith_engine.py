@@ -1,8 +1,8 @@
-"""Word problems with one to three steps: the engine that turns a story into a problem.
+"""Word problems with one to three steps: generates a problem from a story.
 
-Stories are data (arith_stories.py) or composed from events (arith_chain.py). A story's numbers are drawn, its
-steps evaluated, and only problems whose every number is an integer of at least two are kept, so that plurals
-are always right. Knows nothing about splits or prompts.
+Stories are data (arith_stories.py) or composed from events (arith_chain.py). A story's numbers are drawn and
+its steps evaluated. Only problems in which every number is an integer of at least two are accepted, so that
+plurals are always correct. Does not depend on splits or prompts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def plain(solution: str) -> str:
 
 
 def apply(op: str, left: int, right: int) -> int | None:
-    """Evaluate one step; None where the result is no integer of at least 2, or a limit is passed."""
+    """Evaluate one step; None if the result is not an integer of at least 2, or exceeds a limit."""
     if op == "/" and left % right:
         return None
     result = {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[op]
@@ -68,7 +68,7 @@ def apply(op: str, left: int, right: int) -> int | None:
 
 
 def evaluate(steps: tuple[Step, ...], numbers: dict[str, int]) -> dict[str, int] | None:
-    """Add each step's result to the numbers; None where a result is not allowed."""
+    """Add each step's result to the numbers; None if a result is not allowed."""
     known = dict(numbers)
     for step in steps:
         left, right = (int(s) if s.isdigit() else known[s] for s in (step.left, step.right))

@@ -1,4 +1,4 @@
-"""Chains of facts: rules about groups, families, and times told relative to each other."""
+"""Chains of facts: rules about groups, families, and relative times."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _RULE_ASKS = (
 
 
 def rules(rng: Random, level: int) -> Problem:
-    """Every member of a group has a property: one to three rules are followed beside a parallel false trail.
+    """Every member of a group has a property: apply one to three rules; a parallel chain is a distractor.
 
     Facts are ("job", who, job), ("lives", job, city), ("rides", city, ride), ("color", ride, color).
     """
@@ -75,7 +75,7 @@ _KIN_BY_LEVEL = {
 
 
 def kinship(rng: Random, level: int) -> Problem:
-    """A small family told by parents; who is the aunt, the cousin, the grandfather of somebody?
+    """A small family, described by its parents; who is a person's aunt, cousin or grandfather?
 
     Facts are ("parent", a, b). One grandparent has two children, each with one child (level 1: only one);
     level 3 adds the grandparent's parent.
@@ -109,17 +109,17 @@ def _kin_answer(
     relation: str, elder: Person, parent: Person, aunt: Person, child: Person, cousin: Person, top: Person
 ) -> tuple[Person, str]:
     up = f"{child.name} is the child of {parent.name}, and {parent.name} is the child of {elder.name}."
-    beside = f"{parent.name} and {aunt.name} are both children of {elder.name}."
+    siblings = f"{parent.name} and {aunt.name} are both children of {elder.name}."
     down = f"{child.name} is the child of {parent.name}."
     if relation == "grandparent":
         return elder, up
     if relation == "great-grandparent":
         return top, f"{up} The parent of {elder.name} is {top.name}."
     if relation == "sibling":
-        return aunt, beside
+        return aunt, siblings
     if relation == "uncle":
-        return aunt, f"{down} {beside}"
-    return cousin, f"{down} {beside} {cousin.name} is the child of {aunt.name}."
+        return aunt, f"{down} {siblings}"
+    return cousin, f"{down} {siblings} {cousin.name} is the child of {aunt.name}."
 
 
 def _parent_text(rng: Random, a: Person, b: Person) -> str:
@@ -142,7 +142,7 @@ _HOURS = pool("one two three four five six seven eight nine ten eleven twelve")
 
 
 def schedule(rng: Random, level: int) -> Problem:
-    """Events told relative to each other by days or hours; when is one of them?
+    """Events with times relative to each other in days or hours; when is one of them?
 
     Facts are ("on", event, place in the week or day) and ("after", e, f, d): e is d places after f (before,
     where d is negative). The asked event is ``level`` relative facts away from the known one.
@@ -166,7 +166,7 @@ def schedule(rng: Random, level: int) -> Problem:
 
 
 def _timetable(rng: Random, level: int, n_slots: int) -> tuple[list[str], list[int]]:
-    """Draw level + 2 events and the slots of the first level + 1; the last event is beside the point."""
+    """Draw level + 2 events and the slots of the first level + 1; the last event is a distractor."""
     while True:
         events, at = rng.sample(_EVENTS, level + 2), [rng.randrange(n_slots)]
         for _ in range(level):

@@ -1,4 +1,4 @@
-"""Elimination: everybody has a different thing, and what is said leaves one possibility."""
+"""Elimination: each person has a different thing, and the facts leave one possibility."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _THEMES = (
 
 
 def elimination(rng: Random, level: int) -> Problem:
-    """Four people, four things. Level 1 tells three, level 2 two and a denial, level 3 one and denials.
+    """Four people, four things. Level 1 states three, level 2 two and a denial, level 3 one and denials.
 
     Facts are ("people", who...), ("things", thing...), ("is", who, thing) and ("not", who, thing).
     """

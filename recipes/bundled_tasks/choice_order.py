@@ -30,10 +30,10 @@ _LESS = ("{b} is {less} than {a}.", "{b} is a bit {less} than {a}.", "We know th
 
 
 def ordering(rng: Random, level: int) -> Problem:
-    """Neighbours of a hidden ranking are compared; one place of the ranking is asked for.
+    """Compare neighbours of a hidden ranking; the question is about one place of the ranking.
 
-    Facts are (more, a, b): a is above b. Level 1: four people, told from the top; level 2: four, shuffled and
-    in both directions; level 3: five, and the second or third place may be asked for.
+    Facts are (more, a, b): a is above b. Level 1: four people, from the top; level 2: four, shuffled and in
+    both directions; level 3: five, and the question may be about the second or third place.
     """
     more, most, less, least = rng.choice(_SCALES)
     names = rng.sample(NAMES, 5 if level == 3 else 4)
@@ -60,7 +60,7 @@ def _compare(rng: Random, a: str, b: str, more: str, less: str, *, both: bool) -
 
 
 def amounts(rng: Random, level: int) -> Problem:
-    """Numbers told relative to each other; who has the most or the fewest?
+    """Numbers relative to each other; who has the most or the fewest?
 
     Facts are ("has", a, n) and ("differs", a, b, d): a has d more than b. The level adds relative facts.
     """

@@ -75,7 +75,7 @@ def carrying(rng: Random, level: int) -> Problem:
     answer = rooms[level]
     if level > 1 and rng.random() < 0.5:
         facts += [("drop", who, item), ("go", who, rooms[4])]
-    # Only before somebody walks, so that "there" always means the room named just before it.
+    # Only before a person walks, so that "there" always means the room named just before it.
     gaps = [i for i, fact in enumerate(facts) if fact[0] == "go"]
     facts.insert(rng.choice([*gaps, len(facts)]), ("go", other, rng.choice(rooms)))
     texts = [_carry_text(rng, fact) for fact in facts]

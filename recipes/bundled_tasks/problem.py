@@ -1,6 +1,6 @@
-"""What a generator hands over: one problem, before it is given to a split, and how `choice` puts it together.
+"""The result of a generator: one problem, before it is assigned to a split; and how `choice` builds it.
 
-Knows nothing about prompts, ids or splits (see generator.py) nor about how an answer is graded (graders.py).
+Does not depend on prompts, ids or splits (see generator.py) or on grading (graders.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Problem:
 
     Attributes:
         level: Difficulty, 1 to 3.
-        key: What makes the problem this problem, free of wording: decides the split.
+        key: Identity of the problem without its wording; determines the split.
         question: The text shown to the model, without options.
         solution: Worked solution in words, without the closing answer line.
-        answer: The golden number, or the text of the right option.
-        options: The four option texts in their shown sequence; empty where there are none.
-        facts: The structured facts behind the question, for checking.
-        query: What is asked of the facts.
+        answer: The gold number, or the text of the correct option.
+        options: The four option texts in the order shown; empty if there are none.
+        facts: The structured facts of the question, for checking.
+        query: The structured question about the facts.
     """
 
     level: int
@@ -39,7 +39,7 @@ class Problem:
 
 
 def four_options(rng: Random, answer: str, near: Sequence[str], pool: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the answer and three others in random sequence: from ``near`` first, then from ``pool``."""
+    """Return the answer and three others in random order: from ``near`` first, then from ``pool``."""
     wrong = [word for word in dict.fromkeys(near) if word != answer]
     chosen = rng.sample(wrong, min(3, len(wrong)))
     spare = [word for word in dict.fromkeys(pool) if word != answer and word not in chosen]
@@ -59,7 +59,7 @@ def build(
     *,
     ordered: bool = False,
 ) -> Problem:
-    """Make the problem; where the sequence of the facts does not matter, the key does not depend on it."""
+    """Build the problem; if the order of the facts does not matter, the key does not depend on it."""
     facts = tuple(facts)
     key = (query, facts if ordered else tuple(sorted(facts, key=repr)))
     return Problem(level, key, " ".join(texts), solution, answer, options, facts, query)

@@ -1,6 +1,6 @@
 """Word pools and small English helpers for the generated tasks.
 
-Knows nothing about problems or splits; only words, articles and how to draw them.
+Has only words, articles and functions that draw them; does not depend on problems or splits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 def pool(text: str) -> tuple[str, ...]:
-    """Return the words of ``text``: pools stay readable as running text."""
+    """Return the words of ``text``, so that pools can be written as running text."""
     return tuple(text.split())
 
 
@@ -43,7 +43,7 @@ PEOPLE: tuple[Person, ...] = tuple(
 )
 NAMES: tuple[str, ...] = tuple(person.name for person in PEOPLE)
 
-# One plural per thing that can be counted, grouped by what one can sensibly do with it.
+# One plural per countable thing, grouped by the actions that make sense for it.
 FOOD = pool(
     """apples pears plums peaches oranges lemons bananas cherries figs grapes melons cookies muffins buns
     rolls pies cakes pancakes eggs carrots onions potatoes tomatoes peppers nuts olives beans radishes
@@ -88,7 +88,7 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 
 
 def article(noun: str) -> str:
-    """Return "a" or "an"; right for every noun of these pools (none starts with a silent h or a /juː/)."""
+    """Return "a" or "an"; correct for every noun of these pools (none starts with a silent h or /juː/)."""
     return "an" if noun[0] in "aeiou" else "a"
 
 
