@@ -67,7 +67,7 @@ def test_temperatures() -> None:
     assert as_temperatures(np.array([0.0, 1.0])) == [0.0, 1.0]
     assert as_temperatures("0.5, 0") == as_temperatures(["0.5", 0]) == [0.5, 0.0]
     for wrong in ("warm", ["0.5:"], None, True):
-        with pytest.raises(UserInputError, match="temperature .* must be a number, START:END"):
+        with pytest.raises(UserInputError, match=r"temperature .* must be a number, START:END"):
             as_temperatures(wrong)  # type: ignore[arg-type]
 
 
