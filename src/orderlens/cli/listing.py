@@ -24,13 +24,13 @@ _MODEL_NOTES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Orders(Output):
-    """List reveal orders, the commit and revise rules that turn them into policies, and presets."""
+    """List reveal orders, the commit, revise and search rules that turn them into policies, and presets."""
 
 
 @takes(Orders)
 def orders(request: Orders) -> None:
     """Print the list."""
-    from orderlens.rules.catalogue import COMMITS, ORDERS, REVISIONS
+    from orderlens.rules.catalogue import ORDERS, RULES
     from orderlens.rules.orders.protocol import OracleOrder, StaticOrder
 
     rows: list[dict[str, object]] = []
@@ -46,7 +46,8 @@ def orders(request: Orders) -> None:
             else "confidence"
         )
         rows.append({"id": name, "kind": word, "needs_target": word == "oracle", "summary": kind.summary})
-    rows += _rules(COMMITS, "commit") + _rules(REVISIONS, "revise")
+    for word, registry in RULES.items():
+        rows += _rules(registry, word)
     rows += _presets()
     _warn(ORDERS)
     _show(rows, ("id", "kind", "summary"), request.json)

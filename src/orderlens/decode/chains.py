@@ -85,7 +85,10 @@ class Chains:
         policies: Sequence[Policy],
         canvases: Sequence[Canvas],
         sample_seed: int,
+        keys: Sequence[str] | None = None,
     ) -> None:
+        """Create the chains; ``keys`` name each policy's random numbers, by default its spec."""
+        self.keys = keys or [policy.spec for policy in policies]
         self.samples, self.policies, self.block_size, self.mask_id = (
             samples,
             policies,
@@ -128,7 +131,7 @@ class Chains:
             self._enter_block(n, 0)
 
     def _key(self, n: int) -> tuple[str, str, int]:
-        return self.samples[self.sample_N[n]].id, self.policies[self.policy_N[n]].spec, int(self.block_N[n])
+        return self.samples[self.sample_N[n]].id, self.keys[self.policy_N[n]], int(self.block_N[n])
 
     def width(self, n: int) -> int:
         """Return the width of the chain's windows."""
@@ -202,6 +205,15 @@ class Chains:
     def next_block(self, n: int) -> None:
         """Move the chain to its next block."""
         self._enter_block(n, int(self.block_N[n]) + 1)
+
+    def adopt(self, target: IntArray, source: IntArray) -> None:
+        """Give chains the text and counts of other chains of the same sample that ended the same block."""
+        counts = self.step_N, self.forward_N, self.filled_N, self.reported_N, self.start_N, self.block_N
+        for values in (self.tokens_NL, *counts):
+            values[target] = values[source]
+        reasons = [self.reason[n] for n in source]
+        for n, reason in zip(target, reasons, strict=True):
+            self.reason[n] = reason
 
     def finished(self) -> list[Chain]:
         """Return every finished chain."""

@@ -11,16 +11,17 @@ text or torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from orderlens.common.arguments import TemperatureSchedule
-from orderlens.common.grid import Overflow
+from orderlens.common.grid import Canvas, Overflow
 from orderlens.decode.batches import BatchLimit, interleave, run_in_batches, split_for_overlap
 from orderlens.decode.chains import Chain, Chains, Watch, live_canvases
 from orderlens.decode.passes import Columns, TraceRecorder
 from orderlens.decode.rounds import Advance, Rounds
+from orderlens.decode.search import SearchBatch
 from orderlens.decode.states import StateRecorder
 from orderlens.decode.target_states import check_fits, plan_canvases
 from orderlens.errors import UserInputError
@@ -97,6 +98,47 @@ def generate_batch(
     anchor = settings.anchor or model.anchor
     canvases = plan_canvases(model.block_size, samples, anchor, settings.max_new_tokens, settings.overflow)
     check_fits(model, samples, canvases)
+    searching = [p for p, policy in enumerate(chosen) if policy.search is not None]
+    if not searching:
+        return _decode(model, samples, chosen, canvases, settings, on_reveals, limit, watch, states)
+    if states is not None:
+        raise UserInputError(
+            f"policy '{chosen[searching[0]].spec}' decodes several paths per text, and states are recorded "
+            "for one; leave out --states or this policy"
+        )
+    batch = SearchBatch(
+        model,
+        samples,
+        [chosen[p] for p in searching],
+        canvases,
+        temperature=settings.temperature,
+        sample_seed=settings.sample_seed,
+        stop_at_eos=settings.stop_at_eos,
+        on_reveals=on_reveals or (lambda _: None),
+        limit=limit or BatchLimit(),
+    )
+    columns, kept = batch.run()
+    found = [(Generation(columns, {}, kept), searching)]
+    if plain := [p for p in range(len(chosen)) if p not in searching]:
+        own = [chosen[p] for p in plain]
+        found.append(
+            (_decode(model, samples, own, canvases, settings, on_reveals, limit, watch, None), plain)
+        )
+    return _joined(found)
+
+
+def _decode(
+    model: Model,
+    samples: Sequence[EncodedSample],
+    chosen: Sequence[Policy],
+    canvases: Sequence[Canvas],
+    settings: GenerationSettings,
+    on_reveals: Advance | None,
+    limit: BatchLimit | None,
+    watch: Watch | None,
+    states: StateRecorder | None,
+) -> Generation:
+    """Decode every prompt under every policy along one path each."""
     chains = Chains(model, samples, chosen, canvases, settings.sample_seed)
     chains.check_paths()
     recorder, batch_limit = TraceRecorder(), limit or BatchLimit()
@@ -135,3 +177,28 @@ def generate_batch(
         members = [n for n, own in enumerate(widths) if own == width]
         run_in_batches(batch_limit, model, members, work, name, unfinished)
     return Generation(*recorder.columns(), chains.finished())
+
+
+def _joined(parts: Sequence[tuple[Generation, Sequence[int]]]) -> Generation:
+    """Join the results of disjoint sets of policies, each given with the indices of its policies."""
+    columns = [_renamed(part.columns, own) for part, own in parts]
+    names = dict.fromkeys(name for part in columns for name in part)
+    sizes = [len(part["step"]) for part in columns]
+    reveals = {
+        name: np.concatenate(
+            [part.get(name, np.zeros(size, np.int64)) for part, size in zip(columns, sizes, strict=True)]
+        )
+        for name in names
+    }
+    by = np.lexsort((reveals["step"], reveals["order"], reveals["sample"]))
+    revisions = [_renamed(part.revisions, own) for part, own in parts if part.revisions]
+    chains = [replace(chain, order=own[chain.order]) for part, own in parts for chain in part.chains]
+    return Generation(
+        {name: values[by] for name, values in reveals.items()},
+        revisions[0] if revisions else {},
+        sorted(chains, key=lambda chain: (chain.sample, chain.order)),
+    )
+
+
+def _renamed(columns: Columns, own: Sequence[int]) -> Columns:
+    return {**columns, "order": np.asarray(own)[columns["order"]]} if columns else columns

@@ -48,6 +48,7 @@ class Rounds:
         stop_at_eos: bool,
         alone: bool = True,
         states: StateRecorder | None = None,
+        one_block: bool = False,
     ) -> None:
         """Create a batch.
 
@@ -61,7 +62,9 @@ class Rounds:
             stop_at_eos: whether a text ends with the block that contains an EOS.
             alone: no other batch runs alternately with this one, so speculation can use idle device time.
             states: receives the state of every chain in every pass, if given.
+            one_block: chains leave the batch at the end of their current block.
         """
+        self.one_block = one_block
         self.model, self.chains, self.chain_C = model, chains, members
         self.recorder, self.on_reveals = recorder, on_reveals
         self.temperature, self.stop_at_eos, self.states = temperature, stop_at_eos, states
@@ -312,6 +315,7 @@ class Rounds:
             self.prefix_C = None
             ending = {int(c): chains.ending(int(self.chain_C[c]), self.stop_at_eos) for c in done}
             moving = np.array([c for c, reason in ending.items() if reason is None], np.int64)
+            moving = moving[:0] if self.one_block else moving
             if self.blockwise and len(moving):
                 index = self.chain_C[moving]
                 position = chains.start_N[index][:, None] + np.arange(chains.block_size)
@@ -320,7 +324,8 @@ class Rounds:
                 chains.next_block(int(self.chain_C[c]))
             for c, reason in ending.items():
                 chains.reason[self.chain_C[c]] = reason
-            staying = np.flatnonzero([chains.reason[n] is None for n in self.chain_C])
+            leaving = {c for c, reason in ending.items() if reason is not None or self.one_block}
+            staying = np.array([c for c in range(len(self.chain_C)) if c not in leaving], np.int64)
             if len(staying) < len(self.chain_C):
                 self.session.keep(staying)
                 self.chain_C = self.chain_C[staying]

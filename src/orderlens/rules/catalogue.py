@@ -1,4 +1,4 @@
-"""Parses policy specs, ``ORDER[:ARG][+COMMIT[=VALUE[:VALUE]…]][+REVISE[=…]]``, plug-ins included.
+"""Parses policy specs, ``ORDER[:ARG][+COMMIT[=VALUE[:VALUE]…]][+REVISE[=…]][+SEARCH[=…]]``, with plug-ins.
 
 A preset is a published sampler with a name, its source and our reading of it (``rules/presets.toml``). It
 replaces a complete policy: ``fast-dllm`` is ``max-prob+threshold=0.9``. Traces contain the spec, not the
@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.registry import Registry, must_be, suggest
@@ -19,8 +20,9 @@ from orderlens.rules.commit.schedules import Top
 from orderlens.rules.commit.spread import Spaced
 from orderlens.rules.orders.protocol import Order
 from orderlens.rules.policy import Policy
-from orderlens.rules.protocol import MAX_SEED_DIGITS, Commit
+from orderlens.rules.protocol import MAX_SEED_DIGITS, Commit, Rule
 from orderlens.rules.revise.protocol import Revise
+from orderlens.rules.search import Search
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,17 @@ REVISIONS: Registry[type[Revise]] = Registry(
     check=must_be(Revise),
 )
 
+SEARCHES: Registry[type[Search]] = Registry(
+    "search rule",
+    {
+        "best": "orderlens.rules.search:Best",
+        "particles": "orderlens.rules.search:Particles",
+        "restart": "orderlens.rules.search:Restart",
+    },
+    entry_point_group="orderlens.searches",
+    check=must_be(Search),
+)
+
 PolicyLike = str | Order | Policy
 
 
@@ -172,14 +185,17 @@ def parse_policy(spec: PolicyLike) -> Policy:
     parsed = [_parse_rule(spec, rule.strip()) for rule in rules]
     commits = _narrowed([rule for rule in parsed if isinstance(rule, Commit)])
     revisions = [rule for rule in parsed if isinstance(rule, Revise)]
-    if len(commits) > 1 or len(revisions) > 1:
+    searches = [rule for rule in parsed if isinstance(rule, Search)]
+    if len(commits) > 1 or len(revisions) > 1 or len(searches) > 1:
         raise UserInputError(
-            f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule "
-            "(only 'spaced' may follow another commit rule, which it narrows)"
+            f"policy '{spec}' names two rules of one kind; a policy has one commit, one revise and one "
+            "search rule (only 'spaced' may follow another commit rule, which it narrows)"
         )
     commit = commits[0] if commits else Top(1)
     order_found, seed = _parse_seeded(order) if commit.randomised else (parse_order(order), None)
-    return Policy(order_found, commit, revisions[0] if revisions else None, seed)
+    return Policy(
+        order_found, commit, revisions[0] if revisions else None, seed, searches[0] if searches else None
+    )
 
 
 def parse_order(spec: str | Order) -> Order:
@@ -250,30 +266,29 @@ def _refuse_misplaced(spec: str, head: str, presets: list[str]) -> None:
         raise UserInputError(
             f"preset '{name}' takes no values; write '{PRESETS.get(name).spec}' with others, not '{head}'"
         )
-    if name in COMMITS.names() or name in REVISIONS.names():
+    if any(name in registry.names() for registry in RULES.values()):
         raise UserInputError(f"'{name}' is a rule, no order; write an order before it, e.g. max-prob+{head}")
 
 
-def _parse_rule(spec: str, text: str) -> Commit | Revise:
+RULES: dict[str, Registry[Any]] = {"commit": COMMITS, "revise": REVISIONS, "search": SEARCHES}
+"""Kind of rule → its registry."""
+
+
+def _parse_rule(spec: str, text: str) -> Rule:
     name, equals, values = text.partition("=")
-    if name in COMMITS.names():
-        kind: type[Commit] | type[Revise] = COMMITS.get(name)
-    elif name in REVISIONS.names():
-        kind = REVISIONS.get(name)
-    else:
-        known = [*COMMITS.names(), *REVISIONS.names()]
+    found = next((registry for registry in RULES.values() if name in registry.names()), None)
+    if found is None:
+        known = [rule for registry in RULES.values() for rule in registry.names()]
         if name in ORDERS.names():
             raise UserInputError(f"policy '{spec}' names a second order, '{name}'; a policy has one")
         if (first := text.partition(":"))[0] in known:
             raise UserInputError(f"policy '{spec}': write '{first[0]}={first[2]}' instead of '{text}'")
-        raise UnknownNameError(
-            f"policy '{spec}': unknown rule '{name}'{suggest(name, known)} "
-            f"(commit: {', '.join(COMMITS.names())}; revise: {', '.join(REVISIONS.names())})"
-        )
-    rule = kind.parse(values.split(":") if equals else [])
-    if not isinstance(rule, Commit | Revise):
+        listed = "; ".join(f"{kind}: {', '.join(registry.names())}" for kind, registry in RULES.items())
+        raise UnknownNameError(f"policy '{spec}': unknown rule '{name}'{suggest(name, known)} ({listed})")
+    rule = found.get(name).parse(values.split(":") if equals else [])
+    if not isinstance(rule, Commit | Revise | Search):
         raise UserInputError(
-            f"rule plug-in '{name}' returned {type(rule).__name__} instead of a Commit or a Revise"
+            f"rule plug-in '{name}' returned {type(rule).__name__} instead of a commit, revise or search rule"
         )
     return rule
 

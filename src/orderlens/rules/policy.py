@@ -1,4 +1,4 @@
-"""``Policy``: an order, a commit rule and, for generation, a revise rule.
+"""``Policy``: an order, a commit rule and, for generation, a revise rule or a search rule.
 
 Plain data with a canonical spec. Does not depend on the decoder.
 """
@@ -22,6 +22,7 @@ from orderlens.rules.orders.protocol import (
 )
 from orderlens.rules.protocol import Commit, Schedule
 from orderlens.rules.revise.protocol import Revise
+from orderlens.rules.search import Search
 from orderlens.rules.stats import IntArray
 
 Likelihood: TypeAlias = Literal["exact", "estimate", "none"]
@@ -44,12 +45,14 @@ class Policy:
         commit: decides how many positions a pass reveals; one by default.
         revise: changes committed tokens; None for no changes.
         rule_seed: seed of a random commit rule if the order has no seed; 0 by default.
+        search: decodes several paths per text and keeps some of them; None for one path.
     """
 
     order: Order
     commit: Commit = field(default_factory=lambda: Top(1))
     revise: Revise | None = None
     rule_seed: int | None = None
+    search: Search | None = None
 
     def __repr__(self) -> str:
         return f"Policy({self.spec!r})"
@@ -61,10 +64,16 @@ class Policy:
             raise UserInputError(
                 f"policy '{self.spec}': no rule is random, so leave out the seed {self.rule_seed}"
             )
-        if self.needs_target and self.revise is not None:
+        only = self.revise or self.search
+        if self.needs_target and only is not None:
             raise UserInputError(
                 f"policy '{self.spec}': order '{self.order.spec}' sees the target and can only score, "
-                f"'{self.revise.id}' can only generate; leave one of them out"
+                f"'{only.id}' can only generate; leave one of them out"
+            )
+        if self.revise is not None and self.search is not None:
+            raise UserInputError(
+                f"policy '{self.spec}': '{self.search.id}' compares paths whose tokens stay, "
+                f"'{self.revise.id}' changes tokens; leave one of them out"
             )
         self._check_revise()
 
@@ -105,7 +114,8 @@ class Policy:
     @property
     def _rules(self) -> str:
         parts = [] if self._one_per_pass else [self.commit.spec]
-        return "".join(f"+{part}" for part in (parts if self.revise is None else [*parts, self.revise.spec]))
+        parts += [rule.spec for rule in (self.revise, self.search) if rule is not None]
+        return "".join(f"+{part}" for part in parts)
 
     @property
     def needs_target(self) -> bool:
@@ -158,12 +168,13 @@ class Policy:
             is
         the exact log-likelihood (DUEL, arXiv 2603.01367). ``estimate``: a randomised rule gives the
         likelihood along one path, to be averaged over seeds. ``none``: a target-aware order, a revised text,
-        or a choice among drawn tokens.
+        a choice among drawn tokens or among paths.
 
         Args:
             temperature: temperature of a generated trace; None for a scored trace.
         """
-        if self.needs_target or self.revise is not None or self.draws_first(temperature or 0.0):
+        chosen = self.revise is not None or self.search is not None or self.draws_first(temperature or 0.0)
+        if self.needs_target or chosen:
             return "none"
         return "estimate" if self.order.randomised or self.commit.randomised else "exact"
 
@@ -184,8 +195,37 @@ class Policy:
                 f"order '{self.spec}' needs the target and cannot generate; use it with score"
             )
 
+    def paths(self, temperature: float) -> list[tuple[Policy, str]]:
+        """Return the policy of each path of the search rule, and the key of its random numbers.
+
+        Path m takes the order's seed plus m; without a seed, paths differ by their draws. Path 0 is the
+        policy without its search rule.
+        """
+        assert self.search is not None
+        one = replace(self, search=None)
+        if one.seed is None and temperature == 0 and self.search.n > 1:
+            raise UserInputError(
+                f"policy '{self.spec}' at temperature 0 decodes {self.search.n} equal paths; "
+                "use a temperature > 0, or an order with a seed such as random"
+            )
+        if one.seed is None:
+            return [(one, f"{one.spec}/{m}" if m else one.spec) for m in range(self.search.n)]
+        seeded = [one.with_seed(one.seed + m) for m in range(self.search.n)]
+        return [(policy, policy.spec) for policy in seeded]
+
+    def with_seed(self, seed: int) -> Policy:
+        """Return the policy with another seed of its order, or of its commit rule if the order has none."""
+        if self.order.seed is None:
+            return replace(self, rule_seed=seed)
+        return replace(self, order=self.order.with_seed(seed))
+
     def refuse_to_score(self) -> None:
         """Refuse a policy that cannot score a fixed text."""
+        if self.search is not None:
+            raise UserInputError(
+                f"policy '{self.spec}' chooses among several texts, so it cannot score a fixed one; "
+                f"score with '{replace(self, search=None).spec}' or use it with generate"
+            )
         if self.revise is not None:
             raise UserInputError(
                 f"policy '{self.spec}' changes committed tokens, so a fixed text has no path "

@@ -33,10 +33,10 @@ CommitView: TypeAlias = StepView[PositionStats | DrawStats]
 
 
 class Rule(ABC):
-    """Base class of commit and revise rules: id, summary and text form.
+    """Base class of commit, revise and search rules: id, summary and text form.
 
-    The values after a rule's ``=`` are its dataclass fields declared with ``whole`` or ``real``. This class
-    parses and formats them.
+    The values after a rule's ``=`` are its dataclass fields declared with ``whole``, ``real`` or ``word``.
+    This class parses and formats them.
     """
 
     id: ClassVar[str]
@@ -62,7 +62,7 @@ class Rule(ABC):
         known = [(item, getattr(self, item.name)) for item in self._values()]
         while known and known[-1][1] == known[-1][0].default and not known[-1][0].metadata["always"]:
             known.pop()
-        texts = (str(value) if isinstance(value, int) else plain(value) for _, value in known)
+        texts = (str(value) if isinstance(value, int | str) else plain(value) for _, value in known)
         return f"{self.id}={':'.join(texts)}" if known else self.id
 
     @classmethod
@@ -81,7 +81,12 @@ def real(low: float, high: float, name: str, like: float, *, default: Any = MISS
     return _value(partial(parse_real, low=low, high=high), name, like, default, False)
 
 
-def _value(read: Callable[..., float], name: str, like: float, default: Any, always: bool) -> Any:
+def word(allowed: Sequence[str], name: str, like: str, *, default: Any = MISSING) -> Any:
+    """Declare one of the words ``allowed``."""
+    return _value(partial(parse_word, allowed=allowed), name, like, default, False)
+
+
+def _value(read: Callable[..., Any], name: str, like: float | str, default: Any, always: bool) -> Any:
     metadata = {"read": read, "name": name, "like": like, "always": always}
     return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
 
@@ -182,6 +187,13 @@ def parse_real(rule: str, text: str, low: float, high: float = np.inf, name: str
         )
         raise _refusal(rule, text, name, wanted)
     return value
+
+
+def parse_word(rule: str, text: str, allowed: Sequence[str], name: str = "") -> str:
+    """Return ``text`` if it is one of the words ``allowed``."""
+    if text not in allowed:
+        raise _refusal(rule, text, name, f"one of {', '.join(allowed)}")
+    return text
 
 
 def _refusal(rule: str, text: str, name: str, wanted: str) -> UserInputError:

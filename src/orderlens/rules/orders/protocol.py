@@ -10,6 +10,7 @@ lists and legends; ``check_path`` refuses a static path that repeats or skips a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, get_args
 
@@ -85,6 +86,11 @@ class Order(ABC):
     def spec(self) -> str:
         """The text that parses to this order again."""
         return self.label if self.seed is None else f"{self.label}:{self.seed}"
+
+    def with_seed(self, seed: int) -> Order:
+        """Return the same order with another seed, parsed from its text."""
+        parse: Callable[[str], Order] = getattr(type(self), "parse")  # noqa: B009 -- not every order has one
+        return parse(f"{self.label}:{seed}".removeprefix(f"{self.id}:"))
 
 
 class StaticOrder(Order):
