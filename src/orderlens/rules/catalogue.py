@@ -107,6 +107,7 @@ ORDERS: Registry[type[Order]] = Registry(
         "even": "orderlens.rules.orders.levels:Even",
         "level": "orderlens.rules.orders.levels:Level",
         "first-hard": "orderlens.rules.orders.levels:FirstHard",
+        "learned": "orderlens.rules.orders.learned:Learned",
         "oracle-max-q": "orderlens.rules.orders.basic:OracleMaxQ",
         "oracle-margin": "orderlens.rules.orders.basic:OracleMargin",
         "oracle-min-q": "orderlens.rules.orders.basic:OracleMinQ",

@@ -1,0 +1,265 @@
+"""The study of docs/results/online.md: rules that aim at low Var while they decode, at equal cost.
+
+PYTHONPATH=src:recipes python recipes/online.py items ITEMS            # arith and choice, split by hash
+PYTHONPATH=src:recipes python recipes/online.py run dev ITEMS DEV      # settings are chosen on these items
+PYTHONPATH=src:recipes python recipes/online.py tune DEV               # prints the chosen settings
+PYTHONPATH=src:recipes python recipes/online.py run test ITEMS TEST    # the test, with the settings below
+PYTHONPATH=src:recipes python recipes/online.py hmm HMM                # the exact control
+PYTHONPATH=src:recipes python recipes/online.py page TEST HMM docs/results/online
+
+``run`` decodes the groups of rules in several processes (``--processes``) and writes one Parquet file per
+group with one row per trace; groups that exist are skipped. ``page`` needs no model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+N_ITEMS, N_TEST, N_DEV = 3_700, 3_000, 600
+MAX_NEW_TOKENS = 96
+TASKS = ("arith", "choice")
+MEASURES = ("var", "mean", "sum", "min", "recover", "entropy", "random", "majority")
+LOOKAHEAD = ("gain", "entropy", "ll", "min", "var", "recover")
+# Chosen on the development items by ``tune``: the largest accuracy, averaged over both tasks.
+TAU, MU, FORK, POSITION, HEAT = 0.9, -0.05, 0.8, 0.1, 0.5
+HEATS = (0.3, 0.5, 0.7, 1.0)
+SINGLE = ("forced-ar", "max-prob", "top-margin", "entropy")
+SEEDS = range(8)
+CHAINS = 3_000
+"""Paths in one batch on a GPU."""
+Group = dict[str, Any]
+
+
+def dev_groups() -> dict[str, Group]:
+    """Return the groups of the development split: name → orders, temperature, seed of the draws."""
+    levels = [f"defer:tau={tau}" for tau in (0.5, 0.7, 0.9, 0.97)]
+    levels += [f"level:mu={mu}" for mu in (-0.01, -0.05, -0.2, -0.5)]
+    forks = [f"forced-ar+above={t}" for t in (0.5, 0.6, 0.8, 0.9)]
+    positions = [f"sampled-position:temp={t}:{s}" for t in (0.05, 0.1, 0.2, 0.4) for s in range(4)]
+    groups = {"greedy": _group([*SINGLE, *levels, *forks, *positions])}
+    for heat in HEATS:
+        for seed in range(4):
+            orders = ["forced-ar", "max-prob", "fast-dllm", "eb-sampler"]
+            groups[f"draws-{heat}-{seed}"] = _group(orders, heat, seed)
+    return groups
+
+
+def test_groups() -> dict[str, Group]:
+    """Return the groups of the test split."""
+    base = f"sampled-position:temp={POSITION}"
+    learned = ["learned", "learned:teacher=census"]
+    levels = [f"defer:tau={TAU}", f"level:mu={MU}", "even", "first-hard"]
+    parallel = ["fast-dllm", "eb-sampler", f"forced-ar+above={FORK}"]
+    groups = {
+        "single": _group([*SINGLE, *levels, *learned, *parallel]),
+        "random": _group([f"random:{seed}" for seed in SEEDS]),
+        "positions": _group([f"{base}:{seed}" for seed in SEEDS]),
+    }
+    for n in (3, 7):
+        for name in LOOKAHEAD:
+            groups[f"lookahead-{name}-{n}"] = _group([f"lookahead-{name}:n={n}:temp=0:bypass=1"])
+    for measure in MEASURES:
+        groups[f"best-4-{measure}"] = _group([f"{base}+best=4:{measure}"])
+        groups[f"drawn-best-4-{measure}"] = _group([f"forced-ar+best=4:{measure}"], HEAT)
+    for measure in ("var", "mean", "random", "majority"):
+        for n in (2, 8):
+            groups[f"best-{n}-{measure}"] = _group([f"{base}+best={n}:{measure}"])
+    groups["entropy-text"] = _group([f"{base}+best=4:entropy:text"])
+    groups["particles"] = _group([f"{base}+particles=4:1:sum", f"{base}+particles=4:100:var"])
+    groups["restart"] = _group([f"{base}+restart=-0.01:var:4", f"{base}+restart=-0.02:mean:4"])
+    groups["sr-smc"] = _group(["sr-smc"], 1.0)
+    for seed in SEEDS:
+        groups[f"draws-{seed}"] = _group(["forced-ar", "max-prob"], HEAT, seed)
+    for seed in range(16):
+        groups[f"parallel-{seed}"] = _group(parallel, HEAT, seed)
+    return groups
+
+
+def _group(orders: list[str], temperature: float = 0.0, seed: int = 0) -> Group:
+    return {"orders": orders, "temperature": temperature, "seed": seed}
+
+
+def write_items(folder: Path) -> None:
+    """Write the items of both tasks, split by the hash of their ids."""
+    from bundled_tasks.generator import items
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for task in TASKS:
+        parts: dict[str, list[str]] = {"dev": [], "test": []}
+        for item in items(task, "test", N_ITEMS):
+            number = int(hashlib.sha256(f"online/{item['id']}".encode()).hexdigest(), 16)
+            parts["test" if number % 6 else "dev"].append(json.dumps(item, ensure_ascii=False))
+        for part, count in (("dev", N_DEV), ("test", N_TEST)):
+            if len(parts[part]) < count:
+                raise SystemExit(f"only {len(parts[part])} items of {task} for {part}; raise N_ITEMS")
+            text = "\n".join(parts[part][:count]) + "\n"
+            (folder / f"{task}-{part}.jsonl").write_text(text)
+            print(task, part, count, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def decode(name: str, group: Group, part: str, items: Path, out: Path, limit: int, device: str | None) -> str:
+    """Decode and grade one group; write one row per trace."""
+    import time
+
+    import orderlens as ol
+
+    began = time.time()
+    run = ol.evaluate(
+        "tiny",
+        list(TASKS),
+        group["orders"],
+        limit=limit,
+        max_new_tokens=MAX_NEW_TOKENS,
+        temperature=group["temperature"],
+        seed=group["seed"],
+        sources={task: items / f"{task}-{part}.jsonl" for task in TASKS},
+        device=device,
+        batch_size=None if device in (None, "cpu") else max(50, CHAINS // _n_paths(group["orders"])),
+    )
+    frame = traces(run)
+    frame["group"] = name
+    partial = out / f"{name}.partial"
+    frame.to_parquet(partial, compression="zstd")
+    partial.rename(out / f"{name}.parquet")
+    return f"{name}: {len(frame)} traces, {int(frame['rows'].sum()):,} rows, {time.time() - began:.0f} s"
+
+
+def _n_paths(orders: list[str]) -> int:
+    from orderlens.rules import parse_policy
+
+    return sum(policy.search.n if policy.search else 1 for policy in map(parse_policy, orders))
+
+
+KEY = ["task", "sample_id", "order", "seed", "temperature", "sample_seed"]
+
+
+def traces(run: Any) -> pd.DataFrame:
+    """Return one row per trace: verdict, length, statistics of log q without end tokens, model states."""
+    frame = run.samples().to_pandas()[[*KEY, "n", "n_passes", "n_passes_lookahead"]]
+    frame["rows"] = frame.pop("n_passes") + frame.pop("n_passes_lookahead")
+    columns = [*KEY, "logq", "entropy", "is_eos", "is_overflow"]
+    reveals = run.reveals().to_arrow().select(columns).to_pandas()
+    reveals = reveals[~reveals["is_overflow"]]
+    groups = reveals.groupby(KEY, dropna=False, observed=True)
+    frame = frame.merge(groups["is_eos"].mean().rename("eos_share").reset_index(), on=KEY)
+    content = reveals[~reveals["is_eos"]]
+    content = content.assign(square=content["logq"] ** 2, recover=_log_success(content["logq"].to_numpy()))
+    own = content.groupby(KEY, dropna=False, observed=True)
+    summed = own.agg(
+        length=("logq", "size"), mean=("logq", "mean"), sum=("logq", "sum"), min=("logq", "min"),
+        square=("square", "mean"), recover=("recover", "sum"),
+    )  # fmt: skip
+    summed["var"] = (summed.pop("square") - summed["mean"] ** 2).clip(lower=0)
+    frame = frame.merge(summed.reset_index(), on=KEY, how="left")
+    verdicts = run.table("verdicts").to_pandas()[[*KEY, "correct", "extracted"]]
+    outputs = run.table("outputs").to_pandas()[[*KEY, "text", "token_ids"]]
+    outputs["distinct3"] = [_distinct3(list(ids)) for ids in outputs.pop("token_ids")]
+    outputs["text"] = [hashlib.sha256(str(text).encode()).hexdigest()[:12] for text in outputs["text"]]
+    return frame.merge(verdicts, on=KEY).merge(outputs, on=KEY)
+
+
+def _log_success(y: np.ndarray) -> np.ndarray:
+    from orderlens.theory.step import log_success
+
+    return np.asarray(log_success(np.minimum(y.astype(np.float64), -1e-300), 1.0))
+
+
+def _distinct3(ids: list[int]) -> float:
+    grams = [tuple(ids[i : i + 3]) for i in range(len(ids) - 2)]
+    return len(set(grams)) / len(grams) if grams else 1.0
+
+
+def run_groups(
+    part: str, items: Path, out: Path, limit: int, processes: int, device: str | None, only: str
+) -> None:
+    """Decode the groups of one split, ``processes`` at a time."""
+    out.mkdir(parents=True, exist_ok=True)
+    groups = dev_groups() if part == "dev" else test_groups()
+    missing = {
+        name: group
+        for name, group in groups.items()
+        if name.startswith(tuple(only.split(","))) and not (out / f"{name}.parquet").exists()
+    }
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        jobs = [
+            pool.submit(decode, name, group, part, items, out, limit, device)
+            for name, group in missing.items()
+        ]
+        for job in as_completed(jobs):
+            print(job.result(), flush=True)
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """Return all traces of a folder."""
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        raise SystemExit(f"no results in {folder}; run 'online.py run' first")
+    return pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
+
+
+def majority(frame: pd.DataFrame) -> pd.Series:
+    """Return, per item, whether the most frequent answer is correct; ties go to the first seed's answer."""
+    frame = frame.sort_values(["sample_seed", "seed"])
+    answer = frame["extracted"].astype(str)
+    votes = frame.assign(answer=answer).groupby(["sample_id", "answer"], sort=False)
+    counted = votes.agg(n=("correct", "size"), correct=("correct", "first")).reset_index()
+    return counted.sort_values("n", ascending=False, kind="stable").groupby("sample_id")["correct"].first()
+
+
+def tune(folder: Path) -> None:
+    """Print the accuracy of every setting on the development items, and the settings that are chosen."""
+    frame = read(folder)
+    accuracy = frame[frame["temperature"] == 0].groupby(["order", "task"])["correct"].mean().unstack() * 100
+    accuracy["both"] = accuracy.mean(axis=1)
+    rows = frame.groupby("order").apply(lambda own: own["rows"].sum() / own["n"].sum(), include_groups=False)
+    print(accuracy.assign(rows=rows).round(2).to_string())
+    for kind in ("defer", "level", "forced-ar+above"):
+        own = accuracy[accuracy.index.str.startswith(kind)]
+        print(kind, "→", own["both"].idxmax())
+    for part, what in (
+        (frame[frame["temperature"] == 0], "order"),
+        (frame[frame["temperature"] > 0], "heat"),
+    ):
+        for name, own in part.groupby("order" if what == "order" else ["order", "temperature"]):
+            if what == "order" and not str(name).startswith("sampled-position"):
+                continue
+            found = [100 * majority(rows).mean() for _, rows in own.groupby("task")]
+            print("majority of 4:", name, np.round(found, 2), round(float(np.mean(found)), 2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("items").add_argument("out", type=Path)
+    run = verbs.add_parser("run")
+    run.add_argument("part", choices=("dev", "test"))
+    run.add_argument("items", type=Path)
+    run.add_argument("out", type=Path)
+    run.add_argument("--limit", type=int, default=N_TEST)
+    run.add_argument("--processes", type=int, default=1)
+    run.add_argument("--device", default=None)
+    run.add_argument("--only", default="", help="beginnings of group names, separated by commas")
+    verbs.add_parser("tune").add_argument("out", type=Path)
+    given = parser.parse_args()
+    if given.verb == "items":
+        write_items(given.out)
+    elif given.verb == "run":
+        run_groups(given.part, given.items, given.out, given.limit, given.processes, given.device, given.only)
+    elif given.verb == "tune":
+        tune(given.out)
+
+
+if __name__ == "__main__":
+    main()
