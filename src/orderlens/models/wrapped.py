@@ -217,7 +217,12 @@ class _Network:
 
     def probe_vocab(self, mask_id: int) -> int:
         """Return V from one small call."""
-        return int(self(torch.full((1, 2), mask_id)).shape[2])
+        try:
+            return int(self(torch.full((1, 2), mask_id)).shape[2])
+        except IndexError as error:  # an embedding without such a row
+            raise UserInputError(
+                f"the network fails on mask_id={mask_id} ({error}); pass the id that it was trained with"
+            ) from error
 
     @torch.no_grad()
     def __call__(self, ids_NL: Tensor) -> Tensor:
