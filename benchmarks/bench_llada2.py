@@ -10,7 +10,8 @@ end. Examples (from the repository's root, with ``src`` on the path):
     python benchmarks/bench_llada2.py --generate 1,32,128,256 --speculation on,off
     python benchmarks/bench_llada2.py --sets 1,32,128 --shares 0.1,0.3
     python benchmarks/bench_llada2.py --stages measure,score,generate,sweep --texts 204
-    python benchmarks/bench_llada2.py --weights bf16,fp8 --steps 1 --generate 1,32 --score 64
+    python benchmarks/bench_llada2.py --weights bf16,fp8 --steps 1,32 --generate 1,32 --score 64
+    python benchmarks/bench_llada2.py --weights fp8 --tune 32,1024,4096
     python benchmarks/bench_llada2.py --shape flash --weights fp8 --steps 1 --generate 1
     python benchmarks/bench_llada2.py --tiny --device cpu --steps 1,2 --generate 2 --score 1   (smoke run)
 """
@@ -47,7 +48,11 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--check", action="store_true", help="every kernel against plain torch")
     parser.add_argument(
-        "--tune", nargs="?", const="32,256,1024,4096", type=numbers, help="grouped products: candidates"
+        "--tune",
+        nargs="?",
+        const="32,256,1024,4096",
+        type=numbers,
+        help="grouped products: candidates (with --weights, of these weights)",
     )
     parser.add_argument(
         "--experts", action="store_true", help="one MoE layer: ours against torch's grouped product"
@@ -114,9 +119,12 @@ def run_kernels(arguments: argparse.Namespace, bench: Bench) -> None:
     if arguments.check:
         checks.check_all(bench)
     if arguments.tune:
-        from llada2_bench.products import tune_products
+        from llada2_bench.products import tune_float8, tune_products
 
-        tune_products(bench, arguments.tune)
+        if "fp8" not in arguments.weights or "bf16" in arguments.weights:
+            tune_products(bench, arguments.tune)
+        if "fp8" in arguments.weights:
+            tune_float8(bench, arguments.tune)
     if arguments.experts:
         tuning.compare_experts(bench)
     if arguments.head:

@@ -11,10 +11,13 @@ from llada2_bench.checks import random_visits
 from llada2_bench.setting import Bench, expert_values
 from llada2_bench.tuning import floor_seconds, random_experts, timed
 from orderlens.kernels.experts.down import down
+from orderlens.kernels.experts.float8 import down8, gate_up8
 from orderlens.kernels.experts.gate_up import gate_up
+from orderlens.kernels.experts.route import choose_experts
 from orderlens.kernels.experts.tiling import Tiling
 from orderlens.kernels.experts.visits import Visits, plan_visits
 from orderlens.kernels.shapes import StackedExperts
+from orderlens.models.decoder.weights import stacked_float8
 
 Parts = tuple[int, int]
 """Assignments of a tile: the full part, and the maximum rest."""
@@ -51,6 +54,78 @@ PARTS: dict[int, list[Parts]] = {
     16384: [(128, 0), (128, 32), (128, 64)],
 }
 """Tokens of one forward → the tiles to try."""
+PARTS8: dict[int, list[Parts]] = {
+    32: [(16, 0), (32, 0), (32, 16)],
+    1024: [(32, 0), (64, 0), (64, 32)],
+    4096: [(64, 0), (128, 0), (128, 64)],
+}
+"""The same for float8 weights: assignments of a tile, and ``few`` of ``ExpertTiling``."""
+GATE_UP8 = [Tiling(64, 128, 4, 3), Tiling(64, 128, 4, 4), Tiling(64, 128, 4, 3, 2), Tiling(128, 128, 8, 3)]
+DOWN8 = [Tiling(64, 128, 4, 3), Tiling(64, 128, 4, 4), Tiling(128, 128, 8, 3), Tiling(128, 128, 4, 3)]
+LAYERS, LIKENESS, WINDOW = 4, 0.45, 32
+"""Layers in a graph, so that weights are not cached. Tokens of a window choose similar experts, 45 of 256
+at batch 1 as with random weights: their logits vary by this share of the variation between windows."""
+
+
+def tune_float8(bench: Bench, sizes: Iterable[int]) -> None:
+    """Time candidates with float8 weights; report the best of each product per (tokens, tile)."""
+    layers = [stacked_float8(random_experts(bench)) for _ in range(LAYERS)]
+    for tokens in (size for size in sizes if size in PARTS8):
+        x = torch.randn(tokens, bench.config.hidden_size, device=bench.device).to(bench.dtype)
+        routed = [_similar_visits(bench, tokens) for _ in layers]
+        touched = sum(len(ids.unique()) for ids, _ in routed) / LAYERS
+        floor = touched * expert_values(bench.config) / bench.bandwidth
+        for parts in PARTS8[tokens]:
+            plans = [plan_visits(ids, visits, len(layers[0]), parts[0]) for ids, visits in routed]
+            work = list(zip(layers, plans, strict=True))
+            inner = torch.randn(len(plans[0].order_A), bench.config.expert_width, device=bench.device)
+            inner = inner.to(bench.dtype)
+
+            def upper(tiling: Tiling, work=work, x=x, few=parts[1]) -> None:  # type: ignore[no-untyped-def]
+                for experts, plan in work:
+                    gate_up8(x, experts, plan, tiling, few)
+
+            def lower(tiling: Tiling, work=work, inner=inner, few=parts[1]) -> None:  # type: ignore[no-untyped-def]
+                for experts, plan in work:
+                    down8(inner, experts, plan, tiling, few)
+
+            what = f"{tokens} tokens, fp8 tiles of {parts[0]}, few {parts[1]}"
+            seconds = _quickest(bench, f"{what}, gate+up", GATE_UP8, upper)
+            seconds += _quickest(bench, f"{what}, down", DOWN8, lower)
+            bench.report(
+                f"both products, {what}",
+                f"{seconds * 1e6:.0f} µs",
+                f"{floor * 1e6:.0f} µs ({seconds / floor:.2f}×)",
+                seconds=seconds,
+                experts=touched,
+            )
+
+
+def _similar_visits(bench: Bench, tokens: int) -> tuple[Tensor, Visits]:
+    """Return experts of windows whose tokens choose similar ones, and their visits."""
+    E = bench.config.n_experts
+    window = torch.randn(-(-tokens // WINDOW), 1, E, device=bench.device)
+    noise = torch.randn(len(window), WINDOW, E, device=bench.device)
+    logits = (window + LIKENESS * noise).view(-1, E)[:tokens].contiguous()
+    ids, _, visits = choose_experts(logits, torch.zeros(E, device=bench.device), bench.config)
+    return ids, visits
+
+
+def _quickest(bench: Bench, what: str, candidates: list[Tiling], run: Callable[[Tiling], None]) -> float:
+    """Return the seconds per layer of the fastest candidate, replayed from a graph."""
+    from triton.runtime.errors import OutOfResources
+
+    found = []
+    for tiling in candidates:
+        try:
+            seconds = bench.graphed(lambda tiling=tiling: run(tiling)) / LAYERS
+        except OutOfResources:
+            continue
+        print(f"  {what} {seconds * 1e6:7.1f} µs {tiling}", flush=True)
+        found.append((seconds, str(tiling)))
+    seconds, name = min(found)
+    bench.report(f"best {what}", f"{seconds * 1e6:.1f} µs", name)
+    return seconds
 
 
 def tune_products(bench: Bench, sizes: Iterable[int]) -> None:

@@ -420,6 +420,123 @@ def test_guidance_is_refused_or_recorded_as_the_mixture() -> None:
     assert rec.run.spec["recorded"]["guidance"] == 0.7
 
 
+def test_guidance_in_two_calls_is_refused_or_recorded_as_the_mixture() -> None:
+    net, log = Net(), Log()
+
+    def twice(both: Any) -> Any:
+        first, second = both.chunk(2)
+        return SimpleNamespace(logits=torch.cat([net(first).logits, net(second).logits]))
+
+    with ol.record(net, mask_id=MASK, guidance=1.5) as rec:
+        rec.finish(guided(twice, prompts(), 1.5, log))
+    log.check(rec.run, ["text-0000-0", "text-0000-1"])
+    with pytest.raises(UserInputError, match="guidance"), ol.record(net, mask_id=MASK):
+        guided(twice, prompts(), 1.5, Log())
+
+
+def test_equal_prompts_that_part_are_not_guidance() -> None:
+    net = Net()
+    with ol.record(net, mask_id=MASK) as rec:
+        x = canvas_of(prompts(1).repeat(2, 1), 6)
+        while (x == MASK).any():
+            token = net(x).logits.detach().argmax(-1)
+            for row, count in enumerate((2, 1)):  # the second text is the first with more masks
+                masked = (x[row] == MASK).nonzero()[:count, 0]
+                x[row, masked] = token[0, masked]
+    assert rec.run.samples().to_arrow()["n_passes"].to_pylist() == [3, 6]
+
+
+def test_calls_with_candidates_are_left_out() -> None:
+    net, log = Net(), Log()
+    with ol.record(net, mask_id=MASK) as rec:
+        x = canvas_of(prompts(1), 6)
+        for number in range(6):
+            logits = net(x).logits.detach()
+            after = fill(x, logits, 1)
+            net(torch.cat([after, fill(x, logits, 2), fill(x, -logits, 1)]))
+            log.note(x, after, logits, number)
+            x = after
+        rec.finish(x)
+    log.check(rec.run, ["text-0000-0"])
+    assert "6 calls with more rows than texts" in rec.run.spec["recorded"]["notes"][0]
+
+
+def test_decoders_may_alternate() -> None:
+    net, logs = Net(), [Log(), Log()]
+    with ol.record(net, mask_id=MASK) as rec:
+        texts = [canvas_of(prompts(1, seed=seed), 6) for seed in (1, 2)]
+        for number in range(3):
+            for log, x in zip(logs, texts, strict=True):
+                logits = net(x).logits.detach()
+                after = fill(x, logits, 2)
+                log.note(x, after, logits, number)
+                x.copy_(after)
+    logs[0].events += [(1, *event[1:]) for event in logs[1].events]
+    logs[0].check(rec.run, ["text-0000-0", "text-0001-0"])
+
+
+def test_a_missing_or_needless_shift_is_reported() -> None:
+    net = Net()
+
+    def decode(shift: bool) -> None:
+        x = canvas_of(prompts(), 12)
+        for _ in range(6):
+            logits = net(x).logits.detach()
+            x = fill(x, torch.cat([logits[:, :1], logits[:, :-1]], 1) if shift else logits, 2)
+        rec.finish(x)
+
+    for told in (False, True):
+        for actual in (False, True):
+            with ol.record(net, mask_id=MASK, shift=told) as rec:
+                decode(actual)
+            found = [note for note in rec.run.spec["recorded"]["notes"] if "did you mean" in note]
+            assert [note.endswith(f"shift={actual}?") for note in found] == [True] * (told != actual)
+
+
+def test_the_final_canvas_may_lack_the_prompt() -> None:
+    net, log = Net(), Log()
+    with ol.record(net, mask_id=MASK) as rec:
+        rec.finish(greedy(net, prompts(), log=log, in_place=False)[:, 4:])
+    log.check(rec.run, ["text-0000-0", "text-0000-1"])
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that the host may not read while ``strict``; its copy on the host is an ordinary tensor."""
+
+    strict = False
+    waits = frozenset({"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__int__", "__float__"})
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        by_mask = func is torch.Tensor.__getitem__ and any(
+            isinstance(index, OnDevice) and index.dtype == torch.bool
+            for index in (args[1] if isinstance(args[1], tuple) else (args[1],))
+        )
+        assert not (OnDevice.strict and (func.__name__ in cls.waits or by_mask)), func.__name__
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return found.as_subclass(torch.Tensor) if func is torch.Tensor.to and "cpu" in args else found
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_no_pass_waits_for_the_device(shift: bool) -> None:
+    net, log, number = Net(), Log(), 0
+    with ol.record(
+        lambda ids: net(ids).logits.detach().as_subclass(OnDevice), mask_id=MASK, shift=shift
+    ) as rec:
+        x = canvas_of(prompts(), 12)
+        while (x == MASK).any():
+            OnDevice.strict = True
+            found = rec.network(x.clone().as_subclass(OnDevice))
+            OnDevice.strict = False
+            logits = found.as_subclass(torch.Tensor)
+            logits = torch.cat([logits[:, :1], logits[:, :-1]], 1) if shift else logits
+            after = fill(x, logits, 2)
+            log.note(x, after, logits, number)
+            x, number = after, number + 1
+        rec.finish(x)
+    log.check(rec.run, ["text-0000-0", "text-0000-1"])
+
+
 def test_a_crash_keeps_what_was_recorded_and_removes_the_hooks(tmp_path: Path) -> None:
     net = Net()
 
@@ -487,7 +604,11 @@ def test_misuse_is_refused() -> None:
         greedy(net, prompts())
     rec = ol.record(net, mask_id=MASK)
     with pytest.raises(UserInputError, match="prompt or its number of texts differs"), rec:
-        rec.finish(greedy(net, prompts())[:, 4:])
+        rec.finish(greedy(net, prompts())[:1])
+    with ol.record(net, mask_id=MASK) as rec:
+        greedy(net, prompts())
+        with pytest.raises(UserInputError, match="must be token ids"):
+            rec.finish([[1, 2], [3]])
     with pytest.raises(RunError, match="after the record block"), ol.record(net, mask_id=MASK) as rec:
         assert rec.run
     with (

@@ -56,9 +56,7 @@ def test_gluon_of_known_versions(version: str, known: bool, monkeypatch: pytest.
     ],
 )
 def test_other_gpus(present, capability: tuple[int, int], kib: int, descriptors: bool) -> None:
-    assert gpu.gpu_of(present(*capability)) == gpu.Gpu(
-        kib * 1024, descriptors, 108, False, capability >= (8, 9)
-    )
+    assert gpu.gpu_of(present(*capability)) == gpu.Gpu(kib * 1024, descriptors, 108, False)
 
 
 def test_tensors_without_memory_stand_for_the_current_gpu(present, monkeypatch: pytest.MonkeyPatch) -> None:

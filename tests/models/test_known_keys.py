@@ -24,6 +24,8 @@ PLANTED: dict[str, Any] = {
     "attention_pattern": "local",
     "layer_plan": ["a", "b"],
     "per_layer_config": {"0": {"head_dim": 4}},
+    "expand_token_id": 3,
+    "router_loss_free_bias": True,
 }
 """Keys that no family defines, with values that could change the computation."""
 READ_BY_TRANSFORMERS = {"bert", "roberta", "modernbert", "xlnet"}
@@ -73,6 +75,30 @@ def test_a_switch_that_is_another_network_is_refused(written: tuple[str, Path], 
     if family != "llada":
         with pytest.raises(ModelLoadError, match="rope=False"):
             load_model(str(planted(folder, tmp_path / "rope", rope=False)), device="cpu")
+
+
+def test_norms_that_are_switched_off_are_refused(written: tuple[str, Path], tmp_path: Path) -> None:
+    family, folder = written
+    if family not in {"llada2_moe", "lladamoe", "sdar", "sdar_moe"}:
+        pytest.skip("no norms on queries and keys, or its own key for them")
+    with pytest.raises(ModelLoadError, match="qk_norm=False is not supported"):
+        load_model(str(planted(folder, tmp_path / "norm", qk_norm=False)), device="cpu")
+
+
+@pytest.mark.parametrize("place", [None, "rope_parameters", "rope_scaling"])
+def test_a_part_of_a_head_is_refused_where_all_of_it_turns(
+    written: tuple[str, Path], tmp_path: Path, place: str | None
+) -> None:
+    family, folder = written
+    if family not in {"llada", "Dream", "sdar", "sdar_moe", "Fast_dLLM_Qwen", "nemotron_labs_diffusion"}:
+        pytest.skip("its class reads the key, or refuses it as unknown")
+    config = json.loads((folder / "config.json").read_text())
+    part = {"partial_rotary_factor": 0.5}
+    copy = planted(
+        folder, tmp_path / "part", **({place: (config.get(place) or {}) | part} if place else part)
+    )
+    with pytest.raises(ModelLoadError, match=r"partial_rotary_factor=0\.5 is not supported \(only 1\)"):
+        load_model(str(copy), device="cpu")
 
 
 def test_harmless_keys_change_nothing(written: tuple[str, Path], tmp_path: Path) -> None:

@@ -47,6 +47,10 @@ def block_mask(length: int, size: int) -> Any:
     return block[None, :] > block[:, None]
 
 
+def blocks_of(network: Any, size: int) -> Any:
+    return lambda ids: network(ids, block_mask(ids.shape[1], size))
+
+
 def direct(network: Any, canvas: list[int], position: int, token: int, shift: bool = False) -> float:
     """log p of a token by one call of the network and numpy."""
     with torch.no_grad():
@@ -99,6 +103,7 @@ def test_answers_of_other_forms_and_a_padded_vocabulary(network: Masked) -> None
     for other in (
         lambda ids: SimpleNamespace(logits=network(ids)),
         lambda ids: (network(ids), None),
+        lambda ids: {"loss": None, "logits": network(ids)},
         lambda ids: network(ids).double(),
     ):
         assert ol.wrap(other, mask_id=MASK).log_probs([1, MASK, 3]) == pytest.approx(plain, abs=1e-6)
@@ -141,6 +146,10 @@ def test_runs_are_kept_for_modules_and_refused_for_functions(network: Masked, tm
         (lambda n: Masked(dropout=0.3).train(), {}, r"network\.eval\(\)"),
         (lambda n: lambda ids: n(ids).roll(-1, 1), {}, "did you mean shift=True"),
         (lambda n: n, {"attention": "block-causal", "block_size": 4}, "not block-causal"),
+        (lambda n: blocks_of(n, 4), {}, "did you mean attention='block-causal', block_size=4"),
+        (lambda n: blocks_of(n, 32), {}, "did you mean attention='block-causal', block_size=32"),
+        (lambda n: blocks_of(n, 4), {"attention": "block-causal", "block_size": 8}, "block_size=4"),
+        (lambda n: lambda ids: torch.nn.functional.pad(n(ids), (0, 9)), {}, "vocab_size=N"),
         (lambda n: lambda ids: n(ids) * torch.nan, {}, "not finite"),
         (lambda n: lambda ids: n(ids) + n(ids).mean(0, keepdim=True), {}, "other sequences of its batch"),
     ],
@@ -155,6 +164,7 @@ def test_the_probe_names_what_is_wrong(network: Masked, make: Any, options: Any,
     ("options", "words"),
     [
         ({"mask_id": -1}, "mask_id"),
+        ({"mask_id": VOCAB}, "fails on mask_id=40"),
         ({"mask_id": MASK, "attention": "sideways"}, "'full' or 'block-causal'"),
         ({"mask_id": MASK, "attention": "block-causal"}, "needs block_size"),
         ({"mask_id": MASK, "eos": 400}, "outside the vocabulary"),

@@ -30,8 +30,8 @@ from orderlens.decode.passes import Columns
 from orderlens.decode.reference import reference_score
 from orderlens.decode.score import score_batch
 from orderlens.decode.target_states import TargetStates, plan_canvases
-from orderlens.errors import DeviceMemoryError, ModelOutputError, one_line
-from orderlens.models.abilities import CastsDtype, device_type, other_dtype
+from orderlens.errors import DeviceMemoryError, ModelLoadError, ModelOutputError, one_line
+from orderlens.models.abilities import CastsDtype, RoundsWeights, device_type, other_dtype
 from orderlens.models.protocol import Anchor, IntArray, Model, Rows, Session, StateBatch
 from orderlens.rules.orders.basic import ForcedAR
 from orderlens.rules.policy import Policy
@@ -201,6 +201,7 @@ def noise_table(
 
     ``batch-size``: every sample alone instead of in its batch. ``bfloat16`` (``float16`` for models that are
     in bfloat16 already): weights and activations in another precision, if the model can be cast.
+    ``stored-weights``: weights as in the checkpoint, if they were rounded to 8 bits when they were loaded.
     ``cache``: the prefix of every state recomputed separately by the same engine. On a CPU only the first
     sample under the first order, because this costs several times the scoring. A full-attention model caches
     nothing, so that sample is scored by the reference decoder instead.
@@ -222,8 +223,12 @@ def noise_table(
     on_perturbation()
     if isinstance(model, CastsDtype):
         name = other_dtype(model)
-        cast = _in_other_precision(model, name, samples, replays, anchor, limit)
+        cast = _rescored(partial(model.with_dtype, name), name, samples, replays, anchor, limit)
         found |= {name: cast} if cast else {}
+    on_perturbation()
+    if isinstance(model, RoundsWeights):
+        stored = _rescored(model.with_stored_weights, STORED, samples, replays, anchor, limit)
+        found |= {STORED: stored} if stored else {}
     on_perturbation()
     if model.attention == "full":
         reference = reference_score(model, samples[0], replays[0], anchor)
@@ -239,8 +244,8 @@ def noise_table(
     return pa.Table.from_pylist(list(_noise_rows(samples, orders, columns, found)), table_schema("noise"))
 
 
-PERTURBATIONS = 3
-"""Number of perturbations of ``noise_table``."""
+PERTURBATIONS, STORED = 4, "stored-weights"
+"""Number of perturbations of ``noise_table``; the one that undoes the rounding of weights."""
 _Sums: TypeAlias = dict[tuple[int, int], float]
 """The summed log q of (sample, order)."""
 
@@ -252,18 +257,19 @@ def _sums(columns: Columns) -> _Sums:
     return {(int(s), int(o)): float(value) for (s, o), value in zip(keys, totals, strict=True)}
 
 
-def _in_other_precision(
-    model: CastsDtype,
+def _rescored(
+    load: Callable[[], Model | None],
     name: str,
     samples: Sequence[EncodedSample],
     replays: Sequence[Policy],
     anchor: Anchor | None,
     limit: BatchLimit | None,
 ) -> _Sums | None:
-    """Return the sums in another precision; None, with a warning, if it does not fit or overflows."""
+    """Return the sums of another copy of the model; None, with a warning, if it does not fit or overflows."""
     try:
-        return _sums(score_batch(model.with_dtype(name), samples, replays, anchor, limit=limit))
-    except ModelOutputError as error:
+        model = load()
+        return _sums(score_batch(model, samples, replays, anchor, limit=limit)) if model else None
+    except (ModelOutputError, ModelLoadError) as error:
         _log.warning("noise floor: not measured in %s: %s", name, one_line(error))
     except Exception as error:
         if not (isinstance(error, DeviceMemoryError) or is_out_of_memory(error)):

@@ -20,19 +20,17 @@ from torch import Tensor, nn
 
 from orderlens.decode.record_calls import (
     REMEDY,
+    CallInputs,
     Observed,
     Window,
-    has_cache,
-    ids_of,
     logits_rows,
     mix_guidance,
-    offset_of,
     split_guidance,
 )
 from orderlens.decode.record_canvas import RecordedCanvas
 from orderlens.decode.record_gemma import GemmaHook, is_gemma
 from orderlens.decode.record_passes import PassCanvas
-from orderlens.decode.record_rows import Decode, gaps, import_rows, prompts_of
+from orderlens.decode.record_rows import Decode, gaps, import_rows, prompts_of, shift_note
 from orderlens.errors import RunError, UserInputError, counted
 from orderlens.models.wrapped import as_tokenizer
 
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _recorded: set[int] = set()
 """Identities of the networks that are being recorded."""
+OPEN = 2
+"""Decodes that a later call may continue; each holds the logits of its last pass."""
 
 
 def record(
@@ -113,9 +113,10 @@ class Recorder:
         self._samples: dict[str, dict[str, Any]] = {}
         self._hooks: list[Any] = []
         self._active = False
-        self._start: int | None = None
-        self._cached, self._copy = False, torch.empty((0, 0), dtype=torch.int64)
-        self._canvas: RecordedCanvas | None = None
+        self._call: CallInputs | None = None
+        self._open: list[RecordedCanvas] = []
+        self._precision: str | None = None
+        self._n_candidates = 0
         self._notes: list[str] = []
         self._run: Run | None = None
 
@@ -147,9 +148,14 @@ class Recorder:
             self._notes += getattr(hook, "notes", ())
         self._hooks, self._active = [], False
         _recorded.discard(id(self._observed))
+        if self._n_candidates:
+            self._notes.append(
+                f"{counted(self._n_candidates, 'call')} with more rows than texts left out: candidates that "
+                "the decoder tries"
+            )
         if error is not None:
             self._notes.append(f"the decoder ended with {type(error).__name__}: {error}")
-        self._end_decode()
+        self._end_decodes()
         if error is None or any(canvas.changes for canvas, _ in self._decodes):
             self._save()
 
@@ -179,7 +185,7 @@ class Recorder:
         """
         if id not in self._samples:
             if not self._named:
-                self._end_decode()
+                self._end_decodes()
             self._named.append(id)
         told = "prompt" if isinstance(prompt, str) else "prompt_ids"
         facts = {told: prompt, "target": target, "correct": correct}
@@ -189,15 +195,15 @@ class Recorder:
         """Take the final canvas [N, L] and end the decode; what the decoder returns is accepted.
 
         Needed for the last pass, unless the decoder calls the network once more or writes its tokens into
-        the tensor that it passes to the network.
+        the tensor that it passes to the network. The prompt may be left out.
         """
         self._show_canvas(canvas)
-        self._end_decode()
+        self._end_decodes()
 
     def on_step(self, step: int | None, x: Tensor, logits: Tensor | None = None) -> Tensor:
         """Take the canvas after a pass; fits Dream's ``generation_tokens_hook_func``. Returns ``x``."""
         del step, logits
-        if self._canvas is not None:
+        if self._open:
             self._show_canvas(x)
         return x
 
@@ -233,60 +239,83 @@ class Recorder:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _show_canvas(self, canvas: Any) -> None:
-        found = getattr(canvas, "sequences", canvas[0] if isinstance(canvas, tuple) else canvas)
-        ids = torch.as_tensor(found)
-        ids = ids[None] if ids.ndim == 1 else ids
-        if self._canvas is None:
+        if not self._open:
             raise UserInputError("finish was called before the network; call it after the decoder")
-        ids = ids.detach().to(self._canvas.tokens_NL.device)
-        texts = self._canvas.texts_of(ids)
-        if texts is None or not self._canvas.continues(ids, texts):
-            raise UserInputError(
-                f"the canvas {list(ids.shape)} is not that of the recorded decode "
-                f"{list(self._canvas.tokens_NL.shape)}: its prompt or its number of texts differs; hand over "
-                "prompt and generated tokens, as the network received them"
-            )
-        self._canvas.show(ids, 0, texts)
+        found = getattr(canvas, "sequences", canvas[0] if isinstance(canvas, tuple) else canvas)
+        try:
+            ids = torch.as_tensor(found).detach().cpu().long()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserInputError(f"the final canvas must be token ids [N, L]: {error}") from None
+        ids = ids[None] if ids.ndim == 1 else ids
+        for open_canvas in reversed(self._open):
+            texts = open_canvas.texts_of(ids)
+            if texts is not None and open_canvas.continues(ids, texts):
+                return open_canvas.show(ids, 0, texts)
+            if texts is not None and (start := open_canvas.tail_start(ids, texts)) is not None:
+                return open_canvas.show(ids, start, texts)
+        raise UserInputError(
+            f"the canvas {list(ids.shape)} is not that of the recorded decode "
+            f"{list(self._open[-1].tokens_NL.shape)}: its prompt or its number of texts differs; hand over "
+            "prompt and generated tokens, as the network received them"
+        )
 
+    @torch.compiler.disable
     @torch.inference_mode(False)
     @torch.no_grad()
     def before(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Take in the arguments of a call before it is made, as it may extend the cache."""
-        if not self._active:
-            return
-        self._cached, self._start = has_cache(kwargs), offset_of(args, kwargs, self._window)
-        self._copy = ids_of(args, kwargs).detach().clone().long()
+        if self._active:
+            self._call = CallInputs(args, kwargs, self._window)
 
+    @torch.compiler.disable
     @torch.inference_mode(False)
     @torch.no_grad()
     def after(self, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) -> None:
         """Attribute what changed since the last call, and keep what this one may decide."""
-        if not self._active:
+        call, self._call = self._call, None
+        if call is None:
             return
-        ids, copy = ids_of(args, kwargs).detach(), self._copy
+        ids, copy = call.ids, call.copy
         logits, first = logits_rows(found, copy, kwargs)
-        copy = copy.to(logits.device)
-        if split_guidance(copy, self._mask_id):
-            if self._guidance is None:
-                raise UserInputError(
-                    "the decoder uses classifier-free guidance: the second half of the batch is the first "
-                    "with its prompt masked; pass guidance=SCALE to record log q of the mixture, or decode "
-                    "without guidance"
-                )
+        self._precision = str(logits.dtype).removeprefix("torch.")
+        if self._is_guided(copy):
             half = len(copy) // 2
-            ids, copy, logits = ids[:half], copy[:half], mix_guidance(logits, self._guidance)
-        start = self._place(copy)
-        canvas = self._decode_of(copy, start)
+            ids, copy, logits = ids[:half], copy[:half], mix_guidance(logits, self._scale())
+        if self._open and self._open[-1].is_without_prompt(copy):
+            self._open[-1].guided(logits, first, self._scale())
+            return
+        if any(canvas.are_candidates(copy) for canvas in self._open):
+            self._n_candidates += 1
+            return
+        start = self._place(call, copy)
+        canvas = self._decode_of(copy, start, is_guided=len(copy) < len(call.ids))
         canvas.show_call(copy, start)
-        canvas.called(ids, copy, start, logits, first, shift=self._shift)
+        canvas.called(ids, copy, start, logits, first)
 
-    def _place(self, copy: Tensor) -> int:
+    def _is_guided(self, copy: Tensor) -> bool:
+        """Return whether a batch is doubled for guidance; its decode's first call decides."""
+        current = self._open[-1] if self._open else None
+        is_plain = current is not None and not current.is_guided and len(current.live) == len(copy)
+        if is_plain and current is not None and current.fits(copy, 0):
+            return False
+        return split_guidance(copy, self._mask_id)
+
+    def _scale(self) -> float:
+        """Return the scale of guidance; refuse a decoder that uses it without being told."""
+        if self._guidance is None:
+            raise UserInputError(
+                "the decoder uses classifier-free guidance: it also calls the network with the prompt "
+                "masked; pass guidance=SCALE to record log q of the mixture, or decode without guidance"
+            )
+        return self._guidance
+
+    def _place(self, call: CallInputs, copy: Tensor) -> int:
         """Return the position of a call's window in the canvas."""
-        canvas, width, told = self._canvas, copy.shape[1], self._start
-        if self._window is not None or (self._cached and told is not None):
+        canvas, width, told = self._open[-1] if self._open else None, copy.shape[1], call.start
+        if self._window is not None or (call.is_cached and told is not None):
             assert told is not None
             return told
-        if self._cached:
+        if call.is_cached:
             raise UserInputError(
                 f"the network was called with a cache and a window of {width} tokens, but neither "
                 f"position_ids, cache_position nor the cache tell where the window is; {REMEDY}"
@@ -302,14 +331,36 @@ class Recorder:
             )
         return 0
 
-    def _decode_of(self, copy: Tensor, start: int) -> RecordedCanvas:
-        """Return the canvas that a call continues, or a new one."""
-        if self._canvas is not None and not self._canvas.fits(copy, start):
-            self._end_decode()
-        if self._canvas is None:
-            self._canvas = RecordedCanvas(len(copy), self._mask_id, copy.device)
-            self._decodes.append((self._canvas, self.take_names(len(copy))))
-        return self._canvas
+    def _decode_of(self, copy: Tensor, start: int, *, is_guided: bool) -> RecordedCanvas:
+        """Return the canvas that a call continues, or a new one.
+
+        Decoders may alternate. So an earlier canvas of the same shape is preferred to the last one with
+        texts that have left its batch.
+        """
+        last = self._open[-1] if self._open else None
+        same = [c for c in self._open[:-1] if not start and c.tokens_NL.shape == copy.shape]
+        if last is not None and len(last.live) == len(copy):
+            same.append(last)
+        elif last is not None:
+            same.insert(0, last)
+        for canvas in reversed(same):
+            if canvas.is_guided == is_guided and canvas.fits(copy, start):
+                self._open = [*(other for other in self._open if other is not canvas), canvas]
+                return canvas
+        return self._new_decode(len(copy), is_guided)
+
+    def _new_decode(self, n_texts: int, is_guided: bool) -> RecordedCanvas:
+        """Open a canvas; complete ones are closed, and the oldest one where too many are open."""
+        for canvas in self._open:
+            canvas.close()
+        waiting = [canvas for canvas in self._open if canvas.left_masked()][1 - OPEN :]
+        for canvas in self._open:
+            if canvas not in waiting:
+                canvas.forget_calls()
+        new = RecordedCanvas(n_texts, self._mask_id, shift=self._shift, is_guided=is_guided)
+        self._open = [*waiting, new]
+        self._decodes.append((new, self.take_names(n_texts)))
+        return new
 
     def take_names(self, count: int) -> list[str]:
         """Return the names of the texts of a new decode: as stated by ``sample``, then made."""
@@ -325,12 +376,12 @@ class Recorder:
             self._samples.setdefault(name, {})
         return names
 
-    def _end_decode(self) -> None:
-        canvas, self._canvas = self._canvas, None
-        if canvas is not None:
+    def _end_decodes(self) -> None:
+        for canvas in self._open:
             with torch.inference_mode(False), torch.no_grad():
                 canvas.close()
             canvas.forget_calls()
+        self._open = []
 
     def _save(self) -> None:
         """Write the run, in the folder or in memory."""
@@ -348,7 +399,9 @@ class Recorder:
         content = foreign_tables(
             rows, block_size=self._block_size, prompts=prompts, decode=decode, prefix="record"
         )
-        missing = [*self._notes, *gaps([canvas for canvas, _ in self._decodes])]
+        canvases = [canvas for canvas, _ in self._decodes]
+        hooked = [canvas for canvas in canvases if isinstance(canvas, RecordedCanvas)]
+        missing = [*self._notes, *shift_note(hooked, self._shift), *gaps(canvases)]
         for note in missing:
             _log.warning("%s", note)
         digest = hashlib.blake2b(json.dumps(rows.columns).encode(), digest_size=16).hexdigest()
@@ -364,8 +417,9 @@ class Recorder:
 
     def _settings(self) -> dict[str, Any]:
         targets = {name: facts["target"] for name, facts in self._samples.items() if "target" in facts}
-        guidance = {} if self._guidance is None else {"guidance": self._guidance}
-        return {"mask_id": self._mask_id, "shift": self._shift, "targets": targets} | guidance
+        found = {"guidance": self._guidance, "precision": self._precision}
+        known = {name: value for name, value in found.items() if value is not None}
+        return {"mask_id": self._mask_id, "shift": self._shift, "targets": targets} | known
 
 
 def _refuse_used(out: str | os.PathLike[str] | None) -> None:

@@ -51,35 +51,80 @@ def logits_rows(found: Any, ids_NW: Tensor, kwargs: Mapping[str, Any]) -> tuple[
     return logits.detach(), width - expected[1]
 
 
-def has_cache(kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a call passes the keys and values of earlier tokens."""
-    return any(kwargs.get(name) is not None and _cache_length(kwargs[name]) != 0 for name in CACHES)
+class HostCopy:
+    """The values of a tensor at one moment, on the host; the copy does not wait for the device.
+
+    A copy from CUDA runs in the stream of the caller: it sees what was written before it, and is complete
+    long before the kernels that are launched after it.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._copy = tensor.detach().to("cpu", non_blocking=tensor.is_cuda, copy=True)
+        self._event = torch.cuda.Event() if tensor.is_cuda else None
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(tensor.device))
+
+    def get(self) -> Tensor:
+        """Return the values, once they have arrived."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._copy
 
 
-def offset_of(args: Sequence[Any], kwargs: Mapping[str, Any], window: Window | None) -> int | None:
-    """Return the position of a call's first token as its arguments tell it, before the call; None if not.
+class CallInputs:
+    """What a call was given, taken before it is made: it may extend the cache, and ids may be overwritten.
 
     ``replace_position`` (Fast-dLLM) marks the window in the canvas, ``cache_position`` and ``position_ids``
     count positions, and the length of a cache is the number of tokens before the window.
+
+    Attributes:
+        ids: the caller's token ids [N, W].
+        is_cached: whether the call passes keys and values of earlier tokens.
     """
-    if window is not None:
-        return int(window(args, kwargs))
-    marked = kwargs.get("replace_position")
-    if isinstance(marked, Tensor) and marked.dtype == torch.bool and bool(marked.any()):
-        return int(marked.reshape(-1, marked.shape[-1])[0].long().argmax())
-    for name in ("cache_position", "position_ids"):
-        if (found := _first_position(kwargs.get(name))) is not None:
-            return found
-    lengths = [_cache_length(kwargs[name]) for name in CACHES if kwargs.get(name) is not None]
-    return next((length for length in lengths if length is not None), None)
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], window: Window | None) -> None:
+        self.ids = ids_of(args, kwargs).detach()
+        self._ids, self._window = HostCopy(self.ids), None if window is None else int(window(args, kwargs))
+        lengths = [_cache_length(kwargs[name]) for name in CACHES if kwargs.get(name) is not None]
+        self.is_cached = any(length != 0 for length in lengths)
+        self._length = next((length for length in lengths if length is not None), None)
+        marked = kwargs.get("replace_position")
+        is_marked = isinstance(marked, Tensor) and marked.dtype == torch.bool
+        self._marked = HostCopy(marked) if is_marked else None
+        counted = (kwargs.get(name) for name in ("cache_position", "position_ids"))
+        self._counted = [HostCopy(places) for places in counted if isinstance(places, Tensor)]
+
+    @property
+    def copy(self) -> Tensor:
+        """The token ids [N, W] on the host."""
+        return self._ids.get().long()
+
+    @property
+    def start(self) -> int | None:
+        """Position of the first token as the arguments tell it; None if they do not."""
+        if self._window is not None:
+            return self._window
+        if self._marked is not None and bool((marked := self._marked.get()).any()):
+            return int(marked.reshape(-1, marked.shape[-1])[0].long().argmax())
+        for places in self._counted:
+            if (found := _first_position(places.get())) is not None:
+                return found
+        return self._length
 
 
-def _first_position(places: Any) -> int | None:
+def to_device(indices: Tensor, device: torch.device) -> Tensor:
+    """Return indices of the host on the device of the logits, without waiting for it."""
+    if device.type == "cuda":
+        return indices.pin_memory().to(device, non_blocking=True)
+    return indices.to(device)
+
+
+def _first_position(places: Tensor) -> int | None:
     """Return the first of consecutive positions; None where rows differ, as with padded prompts."""
-    if not isinstance(places, Tensor) or places.ndim > 2 or not places.numel():
+    if places.ndim not in (1, 2) or not places.numel():
         return None
     rows = places.reshape(-1, places.shape[-1])
-    plain = rows[:1, :1] + torch.arange(rows.shape[1], device=rows.device)
+    plain = rows[:1, :1] + torch.arange(rows.shape[1])
     return int(rows[0, 0]) if bool((rows == plain).all()) else None
 
 

@@ -2,7 +2,8 @@
 
 What differs between the input of a call and that of the next was decided by the earlier call, and its log q
 is in the logits of that call. Only logits of positions that may change are kept, until the next call that
-shows these positions. Does not depend on files.
+shows these positions. Token ids and positions are on the host, logits and statistics on the network's device:
+nothing here waits for the device while a decoder runs. Does not depend on files.
 
 Shape letters: N texts, W positions of a call, L positions of the canvas, K kept rows, C changes, V ids.
 """
@@ -14,8 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from orderlens.decode.record_calls import to_device
+
 UNSEEN = -1
 """Token at positions that no call has shown."""
+STATS = ("logq", "old_logq", "max_logprob", "second_logprob", "entropy", "is_argmax")
+"""Rows of the statistics of changes."""
+COMPARED = 64
+"""Reveals of a decode that are compared with the logits of the neighbouring row."""
 
 
 @dataclass(slots=True)
@@ -43,14 +50,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes that one call decided: tensors [C] on the network's device."""
+    """The changes that one call decided: tensors [C], and ``STATS`` [6, C] on the network's device."""
 
     forward: int
     text_C: Tensor
     position_C: Tensor
     old_C: Tensor
     new_C: Tensor
-    stats: dict[str, Tensor]
+    stats: Tensor
 
 
 class RecordedCanvas:
@@ -62,37 +69,52 @@ class RecordedCanvas:
         changes: everything that was decided so far.
         last_N: number of the last pass in which each text had a mask, −1 for none.
         n_unexplained: changes at positions for which no call gave logits.
+        is_guided: whether the batch of its calls is doubled for guidance.
     """
 
-    def __init__(self, n_texts: int, mask_id: int, device: torch.device) -> None:
-        self.mask_id = mask_id
-        self.tokens_NL = torch.full((n_texts, 0), UNSEEN, device=device)
-        self.given_NL = torch.zeros((n_texts, 0), dtype=torch.bool, device=device)
-        self.live = torch.arange(n_texts, device=device)
+    def __init__(self, n_texts: int, mask_id: int, *, shift: bool = False, is_guided: bool = False) -> None:
+        self.mask_id, self.shift, self.is_guided = mask_id, shift, is_guided
+        self.tokens_NL = torch.full((n_texts, 0), UNSEEN)
+        self.given_NL = torch.zeros((n_texts, 0), dtype=torch.bool)
+        self.live = torch.arange(n_texts)
         self.changes: list[Changes] = []
-        self.last_N = torch.full((n_texts,), -1, device=device)
+        self.last_N = torch.full((n_texts,), -1)
         self.n_unexplained = 0
         self.n_passes = 0
         self._has_unseen = True
         self._pending: list[Call] = []
         self._tail: tuple[int, Tensor] | None = None
+        self._compared: list[Tensor] = []
 
     def fits(self, ids_NW: Tensor, start: int) -> bool:
         """Return whether a call continues this decode: same prompt, and not everything masked again."""
         live = self.live if len(ids_NW) == len(self.live) else self.match(ids_NW, start)
-        if live is None or ids_NW.device != self.tokens_NL.device:
+        if live is None:
             return False
         shown, given, now = self._shown(ids_NW, start, live)
         to_fill = ~given & (shown != UNSEEN)
         held = to_fill & (shown != self.mask_id)
-        facts = (
-            (given & (now != shown)).any(),
-            held.any(),
-            (~to_fill | (now == self.mask_id)).all(),
-            to_fill.sum() > 1,
-        )
-        other_prompt, *restarts = torch.stack(facts).tolist()  # one wait for the device
-        return not other_prompt and not all(restarts)
+        is_restart = bool(held.any()) and int(to_fill.sum()) > 1
+        is_restart = is_restart and bool((~to_fill | (now == self.mask_id)).all())
+        return not is_restart and not bool((given & (now != shown)).any())
+
+    def is_without_prompt(self, ids_NW: Tensor) -> bool:
+        """Return whether ids are this canvas with given tokens masked: the second call of guidance."""
+        now = self.tokens_NL[self.live]
+        given = self.given_NL[self.live]
+        if ids_NW.shape != now.shape or bool(given.all()):
+            return False
+        differs = ids_NW != now
+        return bool(differs.any()) and bool((~differs | (given & (ids_NW == self.mask_id))).all())
+
+    def are_candidates(self, ids_NW: Tensor) -> bool:
+        """Return whether a larger batch tries tokens: each row has the given tokens of a text, and others."""
+        now, given = self.tokens_NL[self.live], self.given_NL[self.live]
+        if len(ids_NW) <= len(now) or ids_NW.shape[1] != now.shape[1] or bool(given.all()):
+            return False
+        is_text = (given[None] <= (ids_NW[:, None] == now[None])).all(2)  # [rows, texts]
+        filled = (~given[is_text.long().argmax(1)] & (ids_NW != self.mask_id)).any()
+        return bool(is_text.any(1).all() & filled)
 
     def _shown(self, ids_NW: Tensor, start: int, live: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, given and new ids of the part of a call that the canvas already has."""
@@ -115,12 +137,12 @@ class RecordedCanvas:
             if int(score[best]) < 0:
                 return None
             found.append(best)
-        return self.live[torch.tensor(found, device=self.live.device)]
+        return self.live[torch.tensor(found)]
 
     def texts_of(self, ids_NW: Tensor) -> Tensor | None:
         """Return the texts of a canvas that is handed over: all, or those still in the batch."""
         if len(ids_NW) == len(self.tokens_NL):
-            return torch.arange(len(ids_NW), device=self.live.device)
+            return torch.arange(len(ids_NW))
         return self.live if len(ids_NW) == len(self.live) else None
 
     def show_call(self, ids_NW: Tensor, start: int) -> None:
@@ -129,7 +151,8 @@ class RecordedCanvas:
             kept = self.match(ids_NW, start)
             assert kept is not None
             place = (self.live[None] == kept[:, None]).long().argmax(1)
-            self._tail = None if self._tail is None else (self._tail[0], self._tail[1][place])
+            if self._tail is not None:
+                self._tail = self._tail[0], self._tail[1][to_device(place, self._tail[1].device)]
             self.live = kept
         self.show(ids_NW, start, self.live)
 
@@ -155,8 +178,8 @@ class RecordedCanvas:
         left = call.row_NW >= 0
         rows = call.row_NW[left]
         if len(rows) < len(call.logits_KV):
-            call.logits_KV = call.logits_KV[rows]
-            call.row_NW[left] = torch.arange(len(rows), device=rows.device)
+            call.logits_KV = call.logits_KV[to_device(rows, call.logits_KV.device)]
+            call.row_NW[left] = torch.arange(len(rows))
         return not len(rows)
 
     def _grow(self, ids_NW: Tensor, start: int, texts: Tensor) -> None:
@@ -197,16 +220,40 @@ class RecordedCanvas:
     ) -> None:
         if call.number is None:
             call.number = self._next_number()
-        stats = row_stats(call.logits_KV[kept], old, new)
-        self.changes.append(Changes(call.number, text, position, old, new.to(old.dtype), stats))
+        kept_d, old_d, new_d = to_device(torch.stack([kept, old, new]), call.logits_KV.device)
+        stats = row_stats(call.logits_KV[kept_d], old_d, new_d)
+        self.changes.append(Changes(call.number, text, position, old, new, stats))
+        if len(self._compared) < COMPARED:
+            self._compare(call, text, position - call.start, old, new, stats[STATS.index("is_argmax")])
+
+    def _compare(
+        self, call: Call, text: Tensor, column: Tensor, old: Tensor, new: Tensor, is_argmax: Tensor
+    ) -> None:
+        """Keep whether revealed tokens are the most probable ones of their row, and of the neighbouring one.
+
+        The neighbouring row is the one that would belong to the position if ``shift`` were the opposite.
+        """
+        other = column + (1 if self.shift else -1)
+        inside = (other >= 0) & (other < call.row_NW.shape[1]) & (old == self.mask_id)
+        row_C = torch.where(inside, call.row_NW[text, other.clamp(0, call.row_NW.shape[1] - 1)], -1)
+        at = (row_C >= 0).nonzero()[:, 0]
+        if len(at):
+            at_d, row_d, new_d = to_device(torch.stack([at, row_C[at], new[at]]), call.logits_KV.device)
+            other_max = call.logits_KV[row_d].argmax(-1) == new_d
+            self._compared += torch.stack([is_argmax[at_d], other_max.to(is_argmax.dtype)]).unbind(1)
+
+    def neighbour_shares(self) -> tuple[int, float, float] | None:
+        """Return how many reveals were compared, and the shares that their own and the other row predict."""
+        if not self._compared:
+            return None
+        own, other = torch.stack(self._compared).mean(0).tolist()
+        return len(self._compared), own, other
 
     def _next_number(self) -> int:
         self.n_passes += 1
         return self.n_passes - 1
 
-    def called(
-        self, ids: Tensor, copy: Tensor, start: int, logits_NKV: Tensor, first: int, *, shift: bool
-    ) -> None:
+    def called(self, ids: Tensor, copy: Tensor, start: int, logits_NKV: Tensor, first: int) -> None:
         """Keep what a call may decide: its logits at positions that are not given.
 
         Args:
@@ -215,17 +262,15 @@ class RecordedCanvas:
             start: position of the window.
             logits_NKV: the logits.
             first: place in the window of their first row.
-            shift: row i is about position i + 1.
         """
         width = copy.shape[1]
         wanted = ~self.given_NL[self.live][:, start : start + width]
         wanted[:, :first] = False
         text, column = wanted.nonzero(as_tuple=True)
-        shape = len(self.tokens_NL), width
-        row_NW = torch.full(shape, -1, dtype=torch.int64, device=copy.device)
-        row_NW[self.live[text], column] = torch.arange(len(text), device=copy.device)
-        kept = logits_NKV[text, (column - first - int(shift)).clamp(min=0)]
-        if shift:
+        row_NW = torch.full((len(self.tokens_NL), width), -1)
+        row_NW[self.live[text], column] = torch.arange(len(text))
+        kept = self._gather(logits_NKV, text, column - first)
+        if self.shift:
             kept = self._from_tail(kept, text, column, start)
             self._tail = start + width, logits_NKV[:, -1].clone()
         masked_N = (copy == self.mask_id).any(1)
@@ -235,17 +280,31 @@ class RecordedCanvas:
             self.last_N[self.live[masked_N]] = number
         self._pending.append(Call(start, start + width, self.live, row_NW, kept, number, ids))
 
+    def _gather(self, logits_NKV: Tensor, text: Tensor, row: Tensor) -> Tensor:
+        """Return a copy of the logits [K, V] of positions, which are row − 1 with shifted logits."""
+        indices = torch.stack([text, (row - int(self.shift)).clamp(min=0)])
+        text_d, row_d = to_device(indices, logits_NKV.device)
+        return logits_NKV[text_d, row_d]
+
+    def guided(self, logits_NKV: Tensor, first: int, scale: float) -> None:
+        """Mix the logits of a call without the prompt into those that the last call kept."""
+        call = self._pending[-1]
+        text, column = (call.row_NW[self.live] >= 0).nonzero(as_tuple=True)
+        free = self._gather(logits_NKV, text, column - first).float()
+        call.logits_KV = free + (scale + 1) * (call.logits_KV.float() - free)
+
     def _from_tail(self, kept: Tensor, text: Tensor, column: Tensor, start: int) -> Tensor:
         """Replace the row of a window's first position by the last row of the window before it."""
-        if start and self._tail is not None and self._tail[0] == start:
-            edge = column == 0
-            kept[edge] = self._tail[1][text[edge]].to(kept.dtype)
+        edge = (column == 0).nonzero()[:, 0]
+        if start and self._tail is not None and self._tail[0] == start and len(edge):
+            edge_d, text_d = to_device(torch.stack([edge, text[edge]]), kept.device)
+            kept[edge_d] = self._tail[1][text_d].to(kept.dtype)
         return kept
 
     def close(self) -> None:
         """Read the results of the last calls where the decoder wrote them into the ids that it passed."""
         for call in list(self._pending):
-            ids = call.source.to(self.tokens_NL.device)
+            ids = call.source.cpu().long()
             part = slice(call.start, call.stop)
             before, given = self.tokens_NL[call.texts][:, part], self.given_NL[call.texts][:, part]
             filled = (before == self.mask_id) & (ids != self.mask_id)
@@ -258,6 +317,15 @@ class RecordedCanvas:
         """Return whether a canvas has the given tokens of this decode."""
         shown, given, now = self._shown(ids_NL, 0, texts)
         return not bool((given & (now != shown)).any())
+
+    def tail_start(self, ids_NW: Tensor, texts: Tensor) -> int | None:
+        """Return where ids begin that hold the positions after the prompt alone; None if they do not fit."""
+        start = self.tokens_NL.shape[1] - ids_NW.shape[1]
+        if start <= 0 or not bool(self.given_NL[texts, :start].all()):
+            return None
+        shown = self.tokens_NL[texts, start:]
+        is_known = self.given_NL[texts, start:] | (shown != self.mask_id)
+        return start if bool((~is_known | (shown == ids_NW)).all()) else None
 
     def is_window(self, ids_NW: Tensor) -> bool:
         """Return whether ids equal a part of the canvas that starts after its first position."""
@@ -287,22 +355,18 @@ class RecordedCanvas:
         return int((self.tokens_NL == self.mask_id).sum())
 
 
-def row_stats(logits_CV: Tensor, old_C: Tensor, new_C: Tensor) -> dict[str, Tensor]:
+def row_stats(logits_CV: Tensor, old_C: Tensor, new_C: Tensor) -> Tensor:
     """Return log-probabilities (nats) at temperature 1 of the rows of some changes.
 
     Returns:
-        ``logq`` of the new token, ``old_logq`` of the old one (the mask's where masked), the two largest
-        log-probabilities, the entropy, and whether the new token is the most probable one.
+        ``STATS`` [6, C]: log q of the new token, that of the old one (the mask's where masked), the two
+        largest log-probabilities, the entropy, and whether the new token is a most probable one (0 or 1).
     """
     logp_CV = logits_CV.float().log_softmax(-1)
-    top = logp_CV.topk(2, dim=-1)
-    of_C2 = torch.stack([new_C, old_C], 1).long().clamp(0, logp_CV.shape[1] - 1)
-    logq_C2 = logp_CV.gather(1, of_C2).clamp(max=0)
-    return {
-        "logq": logq_C2[:, 0],
-        "old_logq": logq_C2[:, 1],
-        "max_logprob": top.values[:, 0].clamp(max=0),
-        "second_logprob": top.values[:, 1].clamp(max=0),
-        "entropy": torch.special.entr(logp_CV.exp()).sum(-1),
-        "is_argmax": top.indices[:, 0] == new_C,
-    }
+    top_C, at_C = logp_CV.max(-1)
+    second_C = logp_CV.scatter(1, at_C[:, None], -torch.inf).amax(-1)
+    of_2C = torch.stack([new_C, old_C]).clamp(0, logp_CV.shape[1] - 1)
+    logq_C, old_logq_C = logp_CV.gather(1, of_2C.T).T
+    entropy_C = torch.special.entr(logp_CV.exp()).sum(-1)
+    logq_4C = torch.stack([logq_C, old_logq_C, top_C, second_C]).clamp(max=0)
+    return torch.cat([logq_4C, torch.stack([entropy_C, (logq_C == top_C).to(entropy_C.dtype)])])

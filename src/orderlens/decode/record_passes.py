@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from orderlens.decode.record_calls import to_device
 from orderlens.decode.record_canvas import Changes, row_stats
 from orderlens.errors import UserInputError
 
@@ -98,9 +99,10 @@ class PassCanvas:
 
     def _record(self, found: Sequence[tuple[int, int, int]], window: Sequence[int], logits: Tensor) -> None:
         """Keep changes (place, old token, new token) with the statistics of their rows."""
-        place_C, old_C, new_C = torch.tensor(found, device=logits.device).unbind(1)
+        place_C, old_C, new_C = torch.tensor(found).unbind(1)
         slot_C = torch.tensor([window[place] for place, _, _ in found])
-        stats = row_stats(logits[place_C], old_C, new_C)
+        place_d, old_d, new_d = to_device(torch.stack([place_C, old_C, new_C]), logits.device)
+        stats = row_stats(logits[place_d], old_d, new_d)
         self._changes.append(Changes(self.n_passes, torch.zeros_like(slot_C), slot_C, old_C, new_C, stats))
 
     def _move(self, start: int, window: Sequence[int], moved: Sequence[int], new: Sequence[int]) -> None:

@@ -9,14 +9,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
 
-from orderlens.decode.record_canvas import Changes
+from orderlens.decode.record_canvas import STATS, Changes, RecordedCanvas
 from orderlens.errors import counted
 from orderlens.models.wrapped import as_tokenizer, tokenizer_eos
 
 if TYPE_CHECKING:
     from orderlens.texts.foreign.rows import Rows
+
+
+LEAST_COMPARED = 8
+"""Reveals from which on a missing or needless shift is reported."""
 
 
 class Decode(Protocol):
@@ -84,7 +89,13 @@ def import_rows(
 def gaps(decodes: Sequence[Decode]) -> list[str]:
     """Return a note for tokens that could not be recorded."""
     notes = []
-    if left := sum(canvas.left_masked() for canvas in decodes):
+    idle = [canvas for canvas in decodes if not canvas.changes]
+    if idle:
+        notes.append(
+            f"{counted(len(idle), 'decode')} without a change left out; the last pass of a decoder needs "
+            "rec.finish(canvas)"
+        )
+    if left := sum(canvas.left_masked() for canvas in decodes if canvas not in idle):
         notes.append(
             f"{counted(left, 'position')} still masked when recording ended; the last pass of a decoder "
             "needs rec.finish(canvas)"
@@ -94,21 +105,31 @@ def gaps(decodes: Sequence[Decode]) -> list[str]:
     return notes
 
 
+def shift_note(decodes: Sequence[RecordedCanvas], shift: bool) -> list[str]:
+    """Return a note where tokens are the most probable ones of the neighbouring row, not of their own."""
+    found = [shares for canvas in decodes if (shares := canvas.neighbour_shares()) is not None]
+    count = sum(n for n, _, _ in found)
+    own, other = (sum(n * shares[side] for n, *shares in found) / max(count, 1) for side in (0, 1))
+    if count < LEAST_COMPARED or own > 0.5 or other < 0.9:
+        return []
+    rows = ("row i − 1", "row i") if shift else ("row i", "row i − 1")
+    note = (
+        f"of {count} revealed tokens, {own:.0%} are the most probable ones of {rows[0]} and {other:.0%} "
+        f"those of {rows[1]}: did you mean shift={not shift}?"
+    )
+    return [note]
+
+
 def event_rows(changes: Sequence[Changes], mask_id: int, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the changes of a decode as rows of ``runs import``, in the order of the passes."""
-    rows = []
-    for found in changes:
-        columns = {
-            "text": found.text_C,
-            "position": found.position_C,
-            "old": found.old_C,
-            "new": found.new_C,
-            **found.stats,
-        }
-        lists = {name: values.tolist() for name, values in columns.items()}
-        each = (dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
-        rows += [_row(change, found.forward, mask_id, names) for change in each]
-    return rows
+    if not changes:
+        return []
+    places = [torch.stack([found.text_C, found.position_C, found.old_C, found.new_C]) for found in changes]
+    stats = torch.cat([found.stats for found in changes], 1).tolist()  # one copy from the device
+    forwards = [found.forward for found in changes for _ in range(len(found.text_C))]
+    columns = zip(forwards, *torch.cat(places, 1).tolist(), *stats, strict=True)
+    names_of = ("forward", "text", "position", "old", "new", *STATS)
+    return [_row(dict(zip(names_of, values, strict=True)), mask_id, names) for values in columns]
 
 
 def silent_passes(canvas: Decode, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -124,9 +145,11 @@ def silent_passes(canvas: Decode, names: Sequence[str], rows: Sequence[Mapping[s
     return {name: max(masked[name], last[name]) + 1 for name in silent}
 
 
-def _row(change: dict[str, Any], forward: int, mask_id: int, names: Sequence[str]) -> dict[str, Any]:
-    row = {"sample_id": names[change.pop("text")], "forward": forward, "position": change.pop("position")}
+def _row(change: dict[str, Any], mask_id: int, names: Sequence[str]) -> dict[str, Any]:
+    row = {"sample_id": names[change.pop("text")]}
+    row |= {name: change.pop(name) for name in ("forward", "position")}
     old, new, old_logq = change.pop("old"), change.pop("new"), change.pop("old_logq")
+    change["is_argmax"] = bool(change["is_argmax"])
     if new == mask_id:
         return row | {"event": "remask", "old_logq": old_logq}
     row |= change | {"token_id": new, "event": "reveal" if old == mask_id else "edit"}
@@ -145,6 +168,5 @@ class Pieces:
         if self._tokenizer is None:
             return None
         if tokens not in self._known:
-            text = self._tokenizer.decode(list(tokens))
-            self._known[tokens] = text.encode("utf-8", "replace").decode()  # no lone surrogates
+            self._known[tokens] = self._tokenizer.decode(list(tokens))
         return self._known[tokens]

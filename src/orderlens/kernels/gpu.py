@@ -13,8 +13,6 @@ OLDEST = 8
 """Lowest major compute capability with bfloat16 products in Triton (Ampere)."""
 DESCRIPTORS_FROM = 9
 """Lowest major compute capability with a tensor memory accelerator (Hopper)."""
-FLOAT8_FROM = (8, 9)
-"""Lowest compute capability with float8 products (Ada, Hopper)."""
 SHARED_KIB = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
 """Shared memory of one program in KiB by compute capability (CUDA C++ programming guide)."""
 GLUON = {("3", "6"), ("3", "7")}
@@ -33,17 +31,15 @@ class Gpu(NamedTuple):
             hides no latency.
         processors: number of multiprocessors.
         specialises: whether kernels written in Gluon can use warp specialisation.
-        float8: whether the matrix unit multiplies float8.
     """
 
     shared_bytes: int
     descriptors: bool
     processors: int
     specialises: bool
-    float8: bool
 
 
-HOPPER = Gpu(232_448, True, 132, True, True)
+HOPPER = Gpu(232_448, True, 132, True)
 """The GPU on which tile sizes were tuned (H100, H200)."""
 
 
@@ -69,7 +65,7 @@ def gpu_with(capability: tuple[int, int], processors: int) -> Gpu:
     """Return the properties of a GPU of this compute capability."""
     shared = SHARED_KIB.get(capability, LEAST_SHARED_KIB) * 1024
     descriptors, specialises = capability[0] >= DESCRIPTORS_FROM, capability == (9, 0) and is_known_gluon()
-    return Gpu(shared, descriptors, processors, specialises, capability >= FLOAT8_FROM)
+    return Gpu(shared, descriptors, processors, specialises)
 
 
 @cache

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+from orderlens.kernels.gpu import divisor
 
 PAGE = 32
 """Positions per page of the key/value cache."""
@@ -138,7 +141,7 @@ class StackedExperts:
     """All experts of a layer in two tensors, for grouped matrix products."""
 
     gate_up_EFC: Tensor
-    """[E, 2F, C]: gate rows, then up rows; float8 where there are scales."""
+    """[E, 2F, C]: gate rows, then up rows; float8 with ``interleaved`` columns where there are scales."""
     down_ECF: Tensor
     gate_up_scale_EFS: Tensor | None = None
     """[E, 2F, S] float32: S scales per row, each for C / S adjacent columns; None for plain weights."""
@@ -156,8 +159,8 @@ class StackedExperts:
         """Return gate [F, C], up [F, C] and down [C, F] of one expert; scaled ones as float32."""
         gate_up_FC, down_CF = self.gate_up_EFC[expert], self.down_ECF[expert]
         if self.gate_up_scale_EFS is not None and self.down_scale_ECS is not None:
-            gate_up_FC = unscaled(gate_up_FC, self.gate_up_scale_EFS[expert])
-            down_CF = unscaled(down_CF, self.down_scale_ECS[expert])
+            gate_up_FC = _plain(gate_up_FC, self.gate_up_scale_EFS[expert])
+            down_CF = _plain(down_CF, self.down_scale_ECS[expert])
         gate_FC, up_FC = gate_up_FC.chunk(2)
         return gate_FC, up_FC, down_CF
 
@@ -166,3 +169,29 @@ def unscaled(values_OC: Tensor, scale_OS: Tensor) -> Tensor:
     """Return float8 values times their scales as float32 [O, C]."""
     wide_OC = values_OC.float()
     return (wide_OC.reshape(*scale_OS.shape, -1) * scale_OS[..., None]).flatten(1)
+
+
+def run_width(columns: int, n_scales: int) -> int:
+    """Return the number of columns that ``interleaved`` reorders together: one step of a product."""
+    return divisor(columns // n_scales, 128)
+
+
+def interleaved(values_OC: Tensor, n_scales: int) -> Tensor:
+    """Return a float8 matrix in which columns of the first and second half of each run alternate."""
+    run = run_width(values_OC.shape[1], n_scales)
+    half = max(run // 2, 1)
+    return _transposed_runs(values_OC, run // half, half)
+
+
+def _plain(values_OC: Tensor, scale_OS: Tensor) -> Tensor:
+    """Return interleaved float8 values times their scales as float32 [O, C], columns in order."""
+    run = run_width(values_OC.shape[1], scale_OS.shape[1])
+    half = max(run // 2, 1)
+    return unscaled(_transposed_runs(values_OC, half, run // half), scale_OS)
+
+
+def _transposed_runs(values_OC: Tensor, rows: int, columns: int) -> Tensor:
+    """Return the matrix with every run of rows × columns numbers of a row transposed."""
+    bits_OC = values_OC.view(torch.uint8)
+    turned = bits_OC.reshape(len(bits_OC), -1, rows, columns).transpose(2, 3)
+    return turned.reshape(bits_OC.shape).view(values_OC.dtype)

@@ -95,6 +95,15 @@ class HasWeightFormat(Protocol):
 
 
 @runtime_checkable
+class RoundsWeights(Protocol):
+    """May have rounded its weights when it was loaded, to measure the effect in the noise floor."""
+
+    def with_stored_weights(self) -> Model | None:
+        """Return the model with its weights as stored, None if they were not rounded."""
+        ...
+
+
+@runtime_checkable
 class SeedsBlocks(Protocol):
     """May predict the first token of a masked block autoregressively."""
 

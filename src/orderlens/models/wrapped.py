@@ -9,7 +9,7 @@ Shape letters: N sequences, L positions, V vocabulary, R wanted rows, W window w
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias
 
@@ -131,13 +131,16 @@ class _ForeignTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         plain = [int(index) for index in ids]
         try:
-            return str(self._tokenizer.decode(plain, skip_special_tokens=False))
+            text = self._tokenizer.decode(plain, skip_special_tokens=False)
         except TypeError:
-            return str(self._tokenizer.decode(plain))
+            text = self._tokenizer.decode(plain)
+        return str(text).encode("utf-8", "replace").decode()  # files take no lone surrogates
 
 
 def logits_of(found: Any) -> Any:
     """Return the logits of what a network returned: a tensor, a tuple that starts with it, or ``.logits``."""
+    if isinstance(found, Mapping) and "logits" in found:
+        return found["logits"]
     return getattr(found, "logits", found[0] if isinstance(found, tuple | list) else found)
 
 
@@ -214,7 +217,12 @@ class _Network:
 
     def probe_vocab(self, mask_id: int) -> int:
         """Return V from one small call."""
-        return int(self(torch.full((1, 2), mask_id)).shape[2])
+        try:
+            return int(self(torch.full((1, 2), mask_id)).shape[2])
+        except IndexError as error:  # an embedding without such a row
+            raise UserInputError(
+                f"the network fails on mask_id={mask_id} ({error}); pass the id that it was trained with"
+            ) from error
 
     @torch.no_grad()
     def __call__(self, ids_NL: Tensor) -> Tensor:

@@ -50,7 +50,13 @@ def check_network(network: Callable[[Tensor], Tensor], declared: Declared, block
     Raises:
         UserInputError: with what the probe found and the remedy.
     """
-    _Probe(network, declared, block_size).run()
+    try:
+        _Probe(network, declared, block_size).run()
+    except IndexError as error:  # an embedding without such a row
+        raise UserInputError(
+            f"the network fails on a short probe with token ids below {declared.valid_vocab} ({error}); pass "
+            "vocab_size=N where it reads only N ids"
+        ) from error
 
 
 class _Probe:
@@ -62,6 +68,8 @@ class _Probe:
         allowed = np.setdiff1d(np.arange(declared.valid_vocab), np.array(declared.excluded))
         self.ids_3L = torch.from_numpy(generator.choice(allowed, size=(3, self.length)))
         self.other_ids = generator.permutation(allowed)
+        length = max(self.length, block_size + 1)  # shows blocks up to the declared size
+        self.visible_2L = torch.from_numpy(generator.choice(allowed, size=(2, length)))
         self.masked = np.arange(self.length) % 3 == 1
         self.ids_3L[:, torch.from_numpy(self.masked)] = declared.mask_id
 
@@ -86,6 +94,7 @@ class _Probe:
         self._check_causal(change_LL)
         if self.declared.attention == "block-causal":
             self._check_blocks(change_LL)
+        self._check_block_size()
         self._check_shift(change_LL)
 
     def _log_probs(self, ids_NL: Tensor) -> Tensor:
@@ -128,6 +137,35 @@ class _Probe:
                 f"row {row} changes with token {token} of a later block: the network is not block-causal "
                 f"with block_size={self.block_size}; did you mean attention='full', or other blocks?" + SKIP
             )
+
+    def _check_block_size(self) -> None:
+        """Refuse a network with smaller blocks than declared, or with blocks where none are declared."""
+        found, declared = self._find_blocks(), self.declared
+        if found is None or (declared.attention == "block-causal" and found == self.block_size):
+            return
+        raise UserInputError(
+            f"no row changes with a token of a later block of {found}: did you mean "
+            f"attention='block-causal', block_size={found}?" + SKIP
+        )
+
+    def _find_blocks(self) -> int | None:
+        """Return the tokens per block of a network in which no row sees a later block; None for others.
+
+        If all tokens from a place on change, the first row that changes begins the block of that place.
+        """
+        last = self._first_changed(self.visible_2L.shape[1] - 1)
+        before = self._first_changed(last - 1) if last else 0
+        size = last - before
+        is_grid = size > 1 and not last % size and self._first_changed(last) == last
+        return size if is_grid else None
+
+    def _first_changed(self, place: int) -> int:
+        """Return the first row that changes when all tokens from a place on change."""
+        first, second = self.visible_2L
+        changed = torch.cat([first[:place], second[place:]])
+        base, after = self._log_probs(torch.stack([first, changed])).exp()
+        seen = (after - base).abs().sum(dim=1) / 2 > UNSEEN
+        return int(seen.nonzero()[0, 0]) if bool(seen.any()) else 0
 
     def _check_shift(self, change_LL: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
         """Refuse logits that are off by one position, where the probe shows it clearly."""

@@ -202,7 +202,11 @@ _COUPLINGS = [
     _field("entropy_bound", pa.float64(), "Σ entropy − max entropy of the set in that pass"),
 ]
 _NOISE = [
-    _field("perturbation", pa.string(), "the change in the second scoring: batch-size, cache or a dtype"),
+    _field(
+        "perturbation",
+        pa.string(),
+        "the second scoring's change: batch-size, cache, stored-weights or a dtype",
+    ),
     _field("log_prob", pa.float64(), "sum of log q over the fixed path"),
     _field("log_prob_perturbed", pa.float64(), "the same sum, scored with the perturbation"),
     _field("n", pa.int32(), "reveals in the sums"),

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from orderlens.kernels.gpu import HOPPER, gpu_with
+from orderlens.kernels.gpu import HOPPER, gpu_of, gpu_with
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.experts import choose_experts, loop_over_experts, with_shared
+from orderlens.models.decoder.float8 import FLOAT8, Float8Stack, Matrix, to_float8
 from orderlens.models.decoder.network import ExpertNetwork, experts_supported
 from orderlens.models.decoder.torch_ops import TorchOps
-from orderlens.models.decoder.weights import random_weights, stacked_float8
+from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows, pack
 from orderlens.models.families.llada2 import MINI
@@ -128,44 +129,67 @@ def test_experts(rows: int, rest: int, gate_up: Any, down: Any) -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("float8_units", [True, False])
 @pytest.mark.parametrize("n_scales", [1, 2])
 @pytest.mark.parametrize("tiled", [True, False])
-def test_experts_in_float8(monkeypatch: Any, float8_units: bool, n_scales: int, tiled: bool) -> None:
-    from orderlens.kernels.experts import float8
+@pytest.mark.parametrize("few", [0, 16])
+def test_experts_in_float8(n_scales: int, tiled: bool, few: int) -> None:
     from orderlens.kernels.experts.experts import ExpertTiling, expert_rows
     from orderlens.kernels.experts.tiling import Tiling
     from orderlens.kernels.experts.visits import Visits
 
-    gpu = float8.gpu_of(DEVICE)
-    monkeypatch.setattr(float8, "gpu_of", lambda _: gpu._replace(float8=gpu.float8 and float8_units))
-    one = stacked_float8(StackedExperts(randn(6, 128, 64, seed=6, scale=0.2), randn(6, 64, 64, seed=7)))
-    scales = [scale.expand(-1, -1, n_scales).clone() for scale in (one.gate_up_scale_EFS, one.down_scale_ECS)]
-    if n_scales > 1:  # groups of columns differ
-        scales = [scale * torch.tensor([1.0, 0.25], device=DEVICE) for scale in scales]
-    experts = replace(one, gate_up_scale_EFS=scales[0], down_scale_ECS=scales[1])
-    x, generator = randn(37, 64, seed=8), torch.Generator().manual_seed(9)
+    experts = scaled_experts(n_scales)
+    x, generator = randn(37, 128, seed=8), torch.Generator().manual_seed(9)
     ids = torch.stack([torch.randperm(5, generator=generator)[:2] for _ in range(37)]).to(DEVICE)
-    ids[ids == 2] = 5  # an idle expert, and a busy one
-    launch = Tiling(64, 32, 4, 3, tiled=tiled and gpu.descriptors)
-    y = expert_rows(x, experts, ids.int(), Visits.of(ids, 6), ExpertTiling(16, 0, launch, launch))
+    ids[ids == 2] = 5  # an idle expert
+    ids[:24] = torch.tensor([3, 0], device=DEVICE)  # two with more than a tile of 16
+    launch = Tiling(64, 32, 4, 3, tiled=tiled and gpu_of(DEVICE).descriptors)
+    tiling = ExpertTiling(32 if few else 16, 0, launch, launch, few)
+    y = expert_rows(x, experts, ids.int(), Visits.of(ids, 6), tiling)
     every = torch.ones(len(x), 1, device=DEVICE)
     expected = torch.stack([loop_over_experts(x, ids[:, k : k + 1], every, experts) for k in range(2)], dim=1)
-    rough = 1e-5 if INTERPRETED and not float8_units else 1e-2  # the interpreter cuts float8 off, unrounded
-    assert relative_error(y.view(len(x), 2, -1), expected) < rough
+    assert relative_error(y.view(len(x), 2, -1), expected) < ROUGH
+
+
+def scaled_experts(n_scales: int) -> StackedExperts:
+    """Return experts in float8, with one scale per row or with groups of columns that differ."""
+    stack = Float8Stack(6, 64, 128, DEVICE, None if n_scales == 1 else (32, 64))
+    for expert in range(6):
+        shapes = ((64, 128), (64, 128), (128, 64))
+        plain = [randn(*shape, seed=3 * expert + part, scale=0.1) for part, shape in enumerate(shapes)]
+        stack.fill(expert, *(grouped(matrix, n_scales) for matrix in plain))
+    return stack.experts
+
+
+def grouped(weight: Any, n_scales: int) -> Matrix:
+    whole = to_float8(weight)
+    if n_scales == 1:
+        return whole
+    assert whole.scale_OS is not None
+    groups = weight.shape[1] // 64
+    return Matrix(whole.values_OC, whole.scale_OS * torch.tensor([1.0, 0.25][:groups], device=DEVICE))
 
 
 @needs_triton
-def test_rows_are_split_into_two_parts_of_float8() -> None:
-    from orderlens.kernels.experts.float8 import split_rows
+def test_every_float8_number_is_widened_exactly() -> None:
+    from orderlens.kernels.experts.experts import ExpertTiling, expert_rows
+    from orderlens.kernels.experts.tiling import Tiling
+    from orderlens.kernels.experts.visits import Visits
 
-    x = randn(5, 96)
-    x[3] = 0
-    parts, factor = split_rows(x)
-    whole = (parts[:, :96].float() + parts[:, 96:].float()) * factor[:, None]
-    assert relative_error(whole, x) < 4e-3
-    assert relative_error(parts[:, :96].float() * factor[:, None], x) > 1e-2  # one part is not enough
-    assert not whole[3].any()
+    every = torch.arange(256, dtype=torch.uint8)
+    every[[127, 255]] = 0  # not numbers
+    numbers = every.view(FLOAT8).to(DEVICE)
+    ones, x = torch.ones(128, 1, device=DEVICE), 2 * torch.eye(128, device=DEVICE, dtype=DTYPE)
+    one = Matrix(torch.eye(128, device=DEVICE).to(FLOAT8), ones)
+    for half in numbers.chunk(2):
+        part = half.expand(128, 128).clone()
+        stack = Float8Stack(1, 128, 128, DEVICE, None)
+        stack.fill(0, one, one, Matrix(part, ones))  # row i of x reads column i of the down weights
+        ids = torch.zeros(128, 1, dtype=torch.int64, device=DEVICE)
+        launch = Tiling(64, 128, 4, 3, tiled=gpu_of(DEVICE).descriptors)
+        y = expert_rows(x, stack.experts, ids.int(), Visits.of(ids, 1), ExpertTiling(16, 0, launch, launch))
+        inner = (2 * torch.sigmoid(torch.tensor(2.0)) * 2).to(DTYPE).to(DEVICE)
+        expected = (part[0].float() * inner.float()).to(DTYPE)
+        assert torch.equal(y, expected[:, None].expand(-1, 128))
 
 
 @needs_triton
@@ -173,7 +197,7 @@ def test_tilings_of_float8_need_neither_rest_nor_specialised_warps() -> None:
     from orderlens.kernels.experts.experts import FLOAT8_TILINGS, choose_tiling
 
     rows = [choose_tiling(tokens * 9, 257, float8=True).rows for tokens in (32, 1024, 4096, 81920)]
-    assert rows == [16, 32, 64, 64]
+    assert rows == [32, 64, 128, 128]
     for _, tiling in FLOAT8_TILINGS:
         assert tiling.rest == 0
         assert not tiling.down.specialised

@@ -13,6 +13,7 @@ import torch
 
 import orderlens as ol
 from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.measure import noise_table
 from orderlens.decode.reference import reference_generate, reference_score
 from orderlens.decode.score import score_batch
 from orderlens.errors import ModelLoadError, RunError, UserInputError
@@ -242,6 +243,38 @@ def test_models_without_experts_refuse(tmp_path: Path, checkpoint: Any, model: A
         load_model(str(checkpoint[0]), device="cpu", weights="int4")
     with pytest.raises(UserInputError, match="experts='host' reads experts as they are stored"):
         load_llada2(checkpoint[0], device="cpu", weights="fp8", experts="host")
+
+
+def test_the_noise_floor_contains_the_rounding(model: Any, converted: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    samples = [EncodedSample(name, rng.integers(1, 90, 5), rng.integers(1, 90, 9)) for name in "ab"]
+    orders = parse_policies(["forced-ar", "random"])
+    found = noise_table(converted, samples, orders, score_batch(converted, samples, orders)).to_pandas()
+    undone = found[found.perturbation == "stored-weights"]
+    plain = score_batch(model, samples, orders)
+    sums = [
+        plain["logq"][(plain["sample"] == s) & (plain["order"] == o)].sum() for o in (0, 1) for s in (0, 1)
+    ]
+    assert np.allclose(undone.log_prob_perturbed, sums, atol=1e-4)
+    assert (abs(undone.log_prob_perturbed - undone.log_prob) > 1e-3).all()
+    write_float8(tmp_path)
+    for unrounded in (model, load_llada2(tmp_path, device="cpu")):
+        assert unrounded.with_stored_weights() is None
+
+
+def test_stored_weights_stay_on_the_host_if_the_device_is_too_small(
+    monkeypatch: pytest.MonkeyPatch, checkpoint: Any
+) -> None:
+    def refuse(wanted: str, *_: Any, **__: Any) -> str:
+        if wanted != "host":
+            raise ModelLoadError("too large")
+        return "host"
+
+    converted = load_llada2(checkpoint[0], device="cpu", weights="fp8")
+    monkeypatch.setattr("orderlens.models.decoder.model.expert_place", refuse)
+    stored = converted.with_stored_weights()
+    assert stored is not None
+    assert isinstance(stored.weights.layers[1].feed_forward.experts, MappedExperts)  # type: ignore[union-attr]
 
 
 def test_runs_of_other_weights_are_never_mixed(checkpoint: Any, tmp_path: Path) -> None:

@@ -35,12 +35,14 @@ class ExpertTiling:
         rows: assignments in the full part of a tile, a power of two.
         rest: maximum further assignments of a tile that reuse its weights, a power of two or 0.
         gate_up, down: launch parameters.
+        few: float8 weights only: tiles with at most this number of assignments multiply no more; 0 for none.
     """
 
     rows: int
     rest: int
     gate_up: Tiling
     down: Tiling
+    few: int = 0
 
     def fitting(self, gpu: Gpu, weight_bytes: int = BYTES) -> ExpertTiling:
         """Return this tiling adapted to a GPU and the bytes of a weight; on a Hopper it is unchanged.
@@ -51,7 +53,7 @@ class ExpertTiling:
         rest = self.rest if _has_registers(gpu) else 0
         rows = self.rows + rest
         gate_up = self.gate_up.fitting(rows, 2, gpu, weight_bytes)
-        return ExpertTiling(self.rows, rest, gate_up, self.down.fitting(rows, 1, gpu, weight_bytes))
+        return ExpertTiling(self.rows, rest, gate_up, self.down.fitting(rows, 1, gpu, weight_bytes), self.few)
 
 
 def _has_registers(gpu: Gpu) -> bool:
@@ -72,11 +74,12 @@ TILINGS = (
 """(maximum mean assignments per expert, tiling), tuned on an H200; ``bench_llada2.py --tune`` measures
 candidates. ``fitting`` adapts them to other GPUs."""
 FLOAT8_TILINGS = (
-    (10.0, ExpertTiling(16, 0, Tiling(64, 128, 4, 3), Tiling(64, 128, 4, 3))),
-    (50.0, ExpertTiling(32, 0, Tiling(64, 128, 4, 3), Tiling(128, 128, 8, 3))),
-    (float("inf"), ExpertTiling(64, 0, Tiling(128, 128, 4, 2), Tiling(128, 128, 8, 3))),
+    (10.0, ExpertTiling(32, 0, Tiling(64, 128, 4, 3), Tiling(64, 128, 4, 3))),
+    (60.0, ExpertTiling(64, 0, Tiling(64, 128, 4, 3), Tiling(64, 128, 4, 3), few=32)),
+    (float("inf"), ExpertTiling(128, 0, Tiling(64, 128, 4, 3), Tiling(128, 128, 8, 3))),
 )
-"""The same for float8 weights; the kernels of ``float8`` support neither a rest nor warp specialisation."""
+"""The same for float8 weights; the kernels of ``float8`` support neither a rest nor warp specialisation, and
+their ``block_k`` is at most ``run_width``."""
 
 
 def choose_tiling(
@@ -84,7 +87,7 @@ def choose_tiling(
 ) -> ExpertTiling:
     """Return the tiling for this number of assignments and kind of weights on this GPU.
 
-    Float8 products need registers for the sums of a step; the largest tiles have them on Hopper only.
+    Widened weights need registers; the largest tiles have them on Hopper only.
     """
     mean, weight_bytes = n_assignments / n_experts, 1 if float8 else BYTES
     tilings = FLOAT8_TILINGS if float8 else TILINGS
@@ -132,7 +135,8 @@ def expert_rows(
     """Return every assignment's output [A, C], in the order of assignments (by token)."""
     plan = plan_visits(ids_TK, visits, len(experts), tiling.rows + tiling.rest)
     if experts.is_float8:
-        return down8(gate_up8(x_TC, experts, plan, tiling.gate_up), experts, plan, tiling.down)
+        inner_AF = gate_up8(x_TC, experts, plan, tiling.gate_up, tiling.few)
+        return down8(inner_AF, experts, plan, tiling.down, tiling.few)
     inner_AF = gate_up(x_TC, experts, plan, tiling.gate_up, tiling.rest)
     return down(inner_AF, experts, plan, tiling.down, tiling.rest)
 

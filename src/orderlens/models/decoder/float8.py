@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orderlens.kernels.shapes import StackedExperts, unscaled
+from orderlens.kernels.shapes import StackedExperts, interleaved, unscaled
 
 FLOAT8 = torch.float8_e4m3fn
 LARGEST = 448.0
@@ -111,5 +111,5 @@ class Float8Stack:
 def _copy(matrix: Matrix, values_OC: Tensor, scale_OS: Tensor) -> None:
     found = matrix.to(values_OC.device).as_float8()
     assert found.scale_OS is not None
-    values_OC.copy_(found.values_OC)
+    values_OC.copy_(interleaved(found.values_OC, found.scale_OS.shape[1]))
     scale_OS.copy_(found.scale_OS)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
 
-from orderlens.errors import UserInputError
+from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.checkpoint_info import CheckpointReader
 from orderlens.models.decoder import reference
 from orderlens.models.decoder.config import DecoderConfig
@@ -39,7 +39,7 @@ from orderlens.models.engine.weights import tensors_digest
 from orderlens.models.files.chat import find_template
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
 from orderlens.models.files.configfile import CONFIG, ConfigValues, read_json
-from orderlens.models.files.known_keys import parse_known
+from orderlens.models.files.known_keys import parse_known, refuse_keys
 from orderlens.models.files.roles import IdsOnlyTokenizer, PublishedTokens, TokenRoles, find_roles
 from orderlens.models.files.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.options import LoadOptions, check_weights
@@ -47,6 +47,8 @@ from orderlens.models.protocol import Anchor
 
 _log = logging.getLogger(__name__)
 _BLOCK_IN_NAME = re.compile(r"-b([1-9]\d{0,3})(?=$|[-_@/])", re.IGNORECASE)
+QK_NORM_KEYS = ("qk_norm", "use_qk_norm", "qk_layernorm")
+"""Names of the switch for norms on queries and keys; false is another network where a family has them."""
 MAX_GRAPH_TOKENS = 1024
 """Maximum tokens of a recorded forward of whole canvases: larger ones compute for longer than they take to
 launch, and padding costs as much as any window."""
@@ -94,7 +96,10 @@ class Dialect:
 
     def read(self, values: Mapping[str, Any]) -> DecoderConfig:
         """Return the shape that ``config.json`` describes; refuse keys that may change the computation."""
-        return parse_known(self.parse, values, (*self.harmless, *self.block_keys))
+        shape = parse_known(self.parse, values, (*self.harmless, *self.block_keys, *self.roles.excluded))
+        if shape.qk_norm:
+            refuse_keys((key, False) for key in QK_NORM_KEYS if values.get(key) is False)
+        return shape
 
     def read_block_size(self, values: Mapping[str, Any], max_positions: int, name: str = "") -> int:
         """Return the block size that ``config.json`` or the name states, else the family's."""
@@ -142,6 +147,7 @@ class Dialect:
         usual = self.read_block_size(values, config.max_positions, name)
         weights = load_weights(self.layout, checkpoint, config, device, dtype, place, float8)
         converted = ":fp8" if float8 else ""
+        as_stored = partial(self._as_stored, folder, name, options, block_size, changes) if float8 else None
         return DecoderModel(
             weights,
             config,
@@ -151,7 +157,24 @@ class Dialect:
             tokenizer=tokenizer,
             digest=lambda: f"{weights_digest(checkpoint.shards)}:{config}{converted}",
             block_size=usual if block_size is None else block_size,
+            as_stored=as_stored,
         )
+
+    def _as_stored(
+        self,
+        folder: Path,
+        name: str,
+        options: LoadOptions,
+        block_size: int | None,
+        changes: Mapping[str, Any],
+    ) -> DecoderModel:
+        """Load the checkpoint without conversion; experts stay on the host if the device is too small."""
+        plain = replace(options, weights=None)
+        load = partial(self.load, folder, name, plain, block_size=block_size, **changes)
+        try:
+            return load()
+        except ModelLoadError:
+            return load(experts="host")
 
     def _converts(self, wanted: str | None, config: DecoderConfig, stored8: bool) -> bool:
         """Return whether experts are converted to float8; refuse a network without experts."""
@@ -205,8 +228,9 @@ class DecoderModel(NetworkModel):
         tokenizer: FastTokenizer | None = None,
         digest: Callable[[], str] | None = None,
         block_size: int | None = None,
+        as_stored: Callable[[], DecoderModel] | None = None,
     ) -> None:
-        self.weights, self.config = weights, config
+        self.weights, self.config, self._as_stored = weights, config, as_stored
         facts = ModelFacts(
             name=name,
             size=config,
@@ -230,6 +254,10 @@ class DecoderModel(NetworkModel):
     def with_dtype(self, name: str) -> Self:
         weights = self.weights.to(pick_dtype(name, self.dtype))
         return self._changed(weights=weights, loaded=_assemble(weights, self.config))
+
+    def with_stored_weights(self) -> DecoderModel | None:
+        """Return the model with weights as stored, None if they were not converted."""
+        return self._as_stored() if self._as_stored else None
 
 
 def _assemble(weights: DecoderWeights, config: DecoderConfig) -> LoadedNetwork:

@@ -52,7 +52,7 @@ def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
             f"config.json: model_type is {values.get('model_type')!r}, expected {MODEL_TYPE!r}"
         )
     refuse_unsupported(values, _ONLY)
-    read, rope = ConfigValues(values), rope_values(values)
+    read, rope = ConfigValues(values), rope_values(values, is_partial=True)
     capacity = read.integer("expert_capacity", 0, low=0)
     groups = read.integer("n_group", 8), read.integer("topk_group", 4)
     n_dense = read.integer("first_k_dense_replace", 0, low=0)

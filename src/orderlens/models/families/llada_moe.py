@@ -39,7 +39,7 @@ _ONLY: Mapping[str, tuple[object, ...]] = {
 
 def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
     """Return the checked configuration of a published ``config.json``."""
-    read, rope = ConfigValues(values), rope_values(values)
+    read, rope = ConfigValues(values), rope_values(values, is_partial=True)
     width, n_heads = read.integer("hidden_size"), read.integer("num_attention_heads")
     head_width, n_layers = width // n_heads, read.integer("num_hidden_layers", high=MAX_LAYERS)
     refuse_unsupported(values, {**_ONLY, "head_dim": (head_width,)})

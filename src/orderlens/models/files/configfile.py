@@ -141,10 +141,11 @@ def _unsupported_quantisation(what: str, allowed: str) -> ModelLoadError:
     )
 
 
-def rope_values(values: Mapping[str, Any], *, scaled: bool = False) -> ConfigValues:
+def rope_values(values: Mapping[str, Any], *, scaled: bool = False, is_partial: bool = False) -> ConfigValues:
     """Return ``rope_theta`` and ``partial_rotary_factor``, from the top level or from a nested object.
 
-    Refuses scaled angles unless the caller reads their values itself (``scaled``).
+    Refuses scaled angles unless the caller reads their values itself (``scaled``), and a part of a head
+    unless the family has it (``is_partial``).
     """
     found = {key: values.get(key) for key in ("rope_theta", "partial_rotary_factor")}
     for key in ("rope_scaling", "rope_parameters"):
@@ -154,6 +155,8 @@ def rope_values(values: Mapping[str, Any], *, scaled: bool = False) -> ConfigVal
         if not scaled:
             _refuse_scaling(key, nested)
         found |= {name: nested[name] for name in found if nested.get(name) is not None}
+    if not is_partial:
+        refuse_unsupported(found, {"partial_rotary_factor": (1,)})
     return ConfigValues(found)
 
 

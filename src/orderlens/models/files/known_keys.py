@@ -33,8 +33,10 @@ _HARMLESS = (
 HARMLESS = frozenset(" ".join(_HARMLESS).split())
 """Keys without influence on the network's output: names, precision, training, decoding with other tools."""
 _HARMLESS_KINDS = re.compile(
-    r"_.*|.*dropout(_prob)?|.*_token_ids?|.*_loss(_.*)?|.*_loss|init_.*|initializer_.*"
+    r"_.*|.*dropout(_prob)?|(?!delete|split|expand|insert).*_token_ids?|init_.*|initializer_.*"
+    r"|.*_loss(_(coef|coefficient|weight|alpha|scale|scaling_factor|type|function))?"
 )
+"""Tokens that move positions (DELETE, EXPAND, …) are not harmless: a family must exclude them."""
 _ON_WITHOUT = frozenset({"rope", "use_rope", "use_rotary", "use_rmsnorm", "use_residual", "is_diffusion"})
 """Switches that are on in every network here: false would be another network."""
 
