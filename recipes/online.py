@@ -34,7 +34,7 @@ TAU, MU, FORK, POSITION, HEAT = 0.9, -0.05, 0.8, 0.1, 0.5
 HEATS = (0.3, 0.5, 0.7, 1.0)
 SINGLE = ("forced-ar", "max-prob", "top-margin", "entropy")
 SEEDS = range(8)
-CHAINS = 3_000
+CHAINS = 2_000
 """Paths in one batch on a GPU."""
 Group = dict[str, Any]
 
@@ -123,6 +123,7 @@ def decode(name: str, group: Group, part: str, items: Path, out: Path, limit: in
         seed=group["seed"],
         sources={task: items / f"{task}-{part}.jsonl" for task in TASKS},
         device=device,
+        dtype="bfloat16" if device == "cuda" else None,
         batch_size=None if device in (None, "cpu") else max(50, CHAINS // _n_paths(group["orders"])),
     )
     frame = traces(run)
