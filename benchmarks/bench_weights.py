@@ -1,4 +1,4 @@
-"""What 8-bit weights do to the numbers: a network of small shape, random weights, several formats.
+"""What 8-bit weights do to the numbers: a small random network or a trained one, in four formats.
 
 Compares bf16 and fp8 experts with float32 on the same texts: log q of every token, the gap between orders,
 circulation, and generated paths. All formats are rounded from the same random numbers. The output matrix is
@@ -8,6 +8,10 @@ From the repository's root, with ``src`` on the path:
 
     python benchmarks/bench_weights.py                       (CPU, about a minute)
     python benchmarks/bench_weights.py --device cuda         (our kernels, a larger shape)
+    python benchmarks/bench_weights.py --model tiny          (trained; minutes)
+    python benchmarks/bench_weights.py --model smol --texts 2 --tokens 32
+
+Bundled models have no experts, so all their projections are rounded; embedding, norms and head are not.
 """
 
 from __future__ import annotations
@@ -26,12 +30,17 @@ from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.measure import circulation_table
 from orderlens.decode.score import score_batch
 from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.float8 import to_float8
 from orderlens.models.decoder.model import DecoderModel
 from orderlens.models.decoder.weights import DecoderWeights, random_weights
 from orderlens.models.families.llada2 import DIALECT
 from orderlens.models.files.roles import TokenRoles
+from orderlens.models.loading import load_model
+from orderlens.models.protocol import Model
+from orderlens.models.small.model import TransformerModel
 from orderlens.rules import parse_policies
-from orderlens.texts.samples import EncodedSample
+from orderlens.texts.loading import load_samples
+from orderlens.texts.samples import EncodedSample, encode_samples
 
 SMALL = replace(TINY, n_layers=6, hidden_size=128, ffn_width=256, expert_width=64, n_experts=32)
 LARGER = replace(
@@ -73,7 +82,18 @@ def build(config: DecoderConfig, device: torch.device, name: str, sharp: float) 
     return DecoderModel(weights, config, roles, DIALECT, name=name)
 
 
-def measure(model: DecoderModel, samples: list[EncodedSample], new_tokens: int) -> Numbers:
+def rounded(name: str, device: torch.device, form: str) -> TransformerModel:
+    """Return a bundled model in one format; in fp8 every projection has the values that float8 holds."""
+    dtype, float8 = FORMATS[form]
+    model = load_model(name, device=str(device), dtype="float32")
+    assert isinstance(model, TransformerModel)
+    for layer in model.network.modules() if float8 else ():
+        if isinstance(layer, torch.nn.Linear):
+            layer.weight.copy_(to_float8(layer.weight).plain())
+    return model if dtype == torch.float32 else model.with_dtype("bfloat16")
+
+
+def measure(model: Model, samples: list[EncodedSample], new_tokens: int) -> Numbers:
     """Score, measure circulation, and generate."""
     orders = parse_policies(ORDERS)
     columns = score_batch(model, samples, orders)
@@ -84,6 +104,13 @@ def measure(model: DecoderModel, samples: list[EncodedSample], new_tokens: int) 
     settings = GenerationSettings(new_tokens, stop_at_eos=False)
     made = generate_batch(model, samples, parse_policies(["max-prob"]), settings).columns
     return Numbers(logq, means.max(axis=1) - means.min(axis=1), pairs, made["token_id"], made["position"])
+
+
+def passages(model: str, count: int, length: int) -> list[EncodedSample]:
+    """Return passages of ``PROMPT`` + ``length`` tokens."""
+    loaded = load_model(model, device="cpu")
+    samples = load_samples("passages", loaded, prefix_tokens=PROMPT, target_tokens=length, limit=count)
+    return encode_samples(loaded, samples, need_target=True)
 
 
 def line(name: str, found: Numbers, exact: Numbers) -> dict[str, Any]:
@@ -111,21 +138,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--texts", type=int, default=8, help="random texts of 16 + 64 tokens")
+    parser.add_argument("--model", choices=("tiny", "smol"), help="a trained model, on its passages")
+    parser.add_argument("--texts", type=int, default=8, help="texts; random ones without a model")
+    parser.add_argument("--tokens", type=int, default=64, help="scored and generated tokens of a text")
     parser.add_argument("--sharp", type=float, default=8.0, help="factor on the output matrix")
-    parser.add_argument("--new-tokens", type=int, default=64, help="generated tokens per text")
     parser.add_argument("--out", type=Path, help="write all numbers as JSON")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     torch.backends.cuda.matmul.allow_tf32 = False
     config = LARGER if device.type == "cuda" else SMALL
     generator = np.random.default_rng(4)
-    tokens = generator.integers(0, config.vocab_size - 10, (arguments.texts, PROMPT + 64))
+    tokens = generator.integers(0, config.vocab_size - 10, (arguments.texts, PROMPT + arguments.tokens))
     samples = [EncodedSample(str(i), row[:PROMPT], row[PROMPT:]) for i, row in enumerate(tokens)]
     exact, rows = None, []
     with torch.no_grad():
+        if arguments.model:
+            samples = passages(arguments.model, arguments.texts, arguments.tokens)
         for name in FORMATS:
-            found = measure(build(config, device, name, arguments.sharp), samples, arguments.new_tokens)
+            if arguments.model:
+                model: Model = rounded(arguments.model, device, name)
+            else:
+                model = build(config, device, name, arguments.sharp)
+            found = measure(model, samples, arguments.tokens)
             exact = exact or found
             rows.append(line(name, found, exact))
             shown = "  ".join(f"{key} {value:.4g}" for key, value in rows[-1].items() if key != "format")

@@ -210,6 +210,7 @@ def test_a_missing_scale_is_named(tmp_path: Path) -> None:
         ({"quant_method": "gptq", "bits": 4}, "gptq"),
         ({"quant_method": "awq", "bits": 4}, "awq"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ({"load_in_8bit": True}, "bitsandbytes"),
         ({"group_size": 64, "bits": 4}, "mlx"),
         ({"quant_method": "fp8"}, "fp8 with weight_block_size=None"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, "fp8 with weight_block_size"),

@@ -121,7 +121,7 @@ def float8_block(values: Mapping[str, Any]) -> tuple[int, int] | None:
     if found is None:
         return None
     stated = found if isinstance(found, Mapping) else {}
-    method = stated.get("quant_method") or ("mlx" if "bits" in stated else "unknown")
+    method = stated.get("quant_method") or _guessed_method(stated)
     if method != "fp8":
         raise _unsupported_quantisation(method, "fp8 with weight_block_size")
     for key, allowed in (("fmt", "e4m3"), ("activation_scheme", "dynamic")):
@@ -134,10 +134,17 @@ def float8_block(values: Mapping[str, Any]) -> tuple[int, int] | None:
     return block[0], block[1]
 
 
+def _guessed_method(stated: Mapping[str, Any]) -> str:
+    """Return the method of a file that does not name it, from its keys."""
+    if any(key.startswith(("load_in_", "bnb_")) for key in stated):
+        return "bitsandbytes"
+    return "mlx" if "bits" in stated else "unknown"
+
+
 def _unsupported_quantisation(what: str, allowed: str) -> ModelLoadError:
     return ModelLoadError(
         f"config.json: quantization_config {what} is not supported (only {allowed}); use the checkpoint that "
-        "is not quantised, --weights fp8 converts it"
+        "is not quantised (--weights fp8 converts experts)"
     )
 
 
