@@ -190,7 +190,9 @@ class PartRunner(Generic[PlanT]):
         speed, most = n_tokens / (time.perf_counter() - start), sum(part.tokens for part in left)
         length = max(len(sample.prompt) for sample in job.samples) + left[0].settings["max_new_tokens"]
         used = process_memory()
-        room = f"memory: {used / 2**30:.1f} GiB per worker" if used else "memory is not known without psutil"
+        room = "memory is not known without psutil"
+        if used:
+            room = f"a worker uses {used / 2**30:.1f} GiB after the probe, more with larger batches"
         if isinstance(self.model, SuggestsBatch):
             room = f"{self.model.suggested_batch(length):,} sequences of {length:,} positions fit in memory"
         return (
