@@ -121,7 +121,9 @@ ITEMS = {
         Item("tolerance", "sweep", "The theory's predicted loss of the measured profiles, by temperature."),
     ],
     "Correct and incorrect answers": [
-        Item("plane", "answers", "Every answer by mean log q and Var; dashed lines are the quadrants' borders."),
+        Item(
+            "plane", "answers", "Every answer by mean log q and Var; dashed lines are the quadrants' borders."
+        ),
         Item("accuracy-var", "answers", "Accuracy against Var, one point per order."),
         Item("accuracy-by-var", "answers", "Accuracy in bins of Var inside each order."),
         Item(
