@@ -43,6 +43,8 @@ RUNS = {
     "--out runs/sets",
     "census": "orderlens census --model tiny --limit 3 --span 6 --target-tokens 32 "
     "--orders forced-ar,reverse-ar,random,max-prob,top-margin,oracle-max-q --out runs/census",
+    "states": "orderlens score --model hmm --limit 12 --target-tokens 32 --states "
+    "--orders forced-ar,random,max-prob --out runs/states",
     "sweep": "orderlens sweep --model tiny --limit 4 --max-new-tokens 32 --temperatures 0,0.5,1,1.5 "
     "--orders forced-ar,max-prob,random --out runs/sweep",
     "answers": "orderlens evaluate --model tiny --tasks arith --limit 24 --max-new-tokens 64 "
@@ -97,6 +99,8 @@ ITEMS = {
             "How much log P depends on the order, compared with numerical noise.",
         ),
         Item("jensen", "score", "The theory's cost of uneven confidence: exact, and by Var alone."),
+        Item("hits", "states", "Are greedy successes independent given q? Whole spans against products."),
+        Item("locality", "states", "Entropy by distance to the revealed text, and by pass and position."),
     ],
     "All orders of a span": [
         Item("census", "census", "The rules among all orders: distribution, log P against Var, rank."),
@@ -114,8 +118,12 @@ ITEMS = {
         Item("reveal-order", "answers", "Where each order is at each step; left to right is the diagonal."),
         Item("unmask", "answers", "Reveal numbers over the tokens of texts chosen by rule."),
         Item("temperature", "sweep", "Greedy decoding against sampling, by order."),
+        Item("tolerance", "sweep", "The theory's predicted loss of the measured profiles, by temperature."),
     ],
     "Correct and incorrect answers": [
+        Item(
+            "plane", "answers", "Every answer by mean log q and Var; dashed lines are the quadrants' borders."
+        ),
         Item("accuracy-var", "answers", "Accuracy against Var, one point per order."),
         Item("accuracy-by-var", "answers", "Accuracy in bins of Var inside each order."),
         Item(

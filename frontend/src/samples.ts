@@ -4,6 +4,7 @@ import { h, show } from "./dom";
 import { findLeads, type Lead } from "./leads";
 import type { Place } from "./link";
 import { fixed, NONE, plural } from "./numbers";
+import { planes } from "./plane";
 import { conditions } from "./ranges";
 import type { Catalogue, Page, Query, Row, SortColumn, Source } from "./types";
 
@@ -33,6 +34,8 @@ export class SampleList {
   /** The rows of the page. */
   rows: Row[] = [];
   private readonly status = h("p", { class: "said", role: "status" });
+  private readonly planeBox = h("div", { class: "planes" });
+  private readonly planeFold = h("details", { class: "fold", toggle: () => void this.drawPlane() } as never, h("summary", {}, "Every trace on the plane of mean log q and Var"), this.planeBox);
   private readonly pager = h("div", { class: "pager" });
   private readonly leads = h("ul", { class: "leads", "aria-label": "Where to start" });
   /** The boxes and menus of the filters, by the part of the query they set. */
@@ -46,7 +49,7 @@ export class SampleList {
     private readonly on: ListEvents,
   ) {
     const caption = h("p", { class: "small" }, "Each row is one sample under one order. Click a row to replay it, a column head to sort.");
-    show(root, this.leads, this.filters(), this.status, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Samples" }, this.table), this.pager, caption, this.meanings());
+    show(root, this.leads, this.filters(), this.status, source.plane && this.planeFold, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Samples" }, this.table), this.pager, caption, this.meanings());
     this.fill();
     void this.load().then(() => this.lead());
   }
@@ -144,6 +147,19 @@ export class SampleList {
       if (mine === this.request) show(this.status, error instanceof Error ? error.message : String(error));
     }
     if (mine === this.request) this.table.removeAttribute("aria-busy");
+    await this.drawPlane();
+  }
+
+  /** Draw the traces that fit the filters, while the section is open. */
+  private async drawPlane(): Promise<void> {
+    const mine = this.request;
+    if (!this.planeFold.open || !this.source.plane) return;
+    try {
+      const found = await this.source.plane({ ...this.query, page: 0 });
+      if (mine === this.request) show(this.planeBox, ...planes(found, (row) => this.on.open(row)));
+    } catch (error) {
+      if (mine === this.request) show(this.planeBox, error instanceof Error ? error.message : String(error));
+    }
   }
 
   private draw(page: Page): void {

@@ -153,6 +153,14 @@ export interface Page {
   state: "whole" | "traces" | "peek";
 }
 
+/** The traces of a query on the plane of mean and Var; medians by run and task over all orders. */
+export interface PlanePoints {
+  /** Traces that fit; at most some thousands of them are in ``points``. */
+  total: number;
+  points: Row[];
+  groups: { run: string; task: string | null; mean: number; var: number }[];
+}
+
 /** What a column of the list means. */
 export interface Term {
   term: string;
@@ -174,6 +182,8 @@ export interface Source {
   catalogue(): Promise<Catalogue>;
   list(query: Query): Promise<Page>;
   sample(run: string, id: string): Promise<Sample>;
+  /** All traces of a query; a report has a picture of them instead. */
+  plane?(query: Query): Promise<PlanePoints>;
   /** Traces of a sample as an animated picture (SVG); a file cannot draw one. */
   film?(run: string, id: string, traces: string[]): Promise<Blob>;
 }

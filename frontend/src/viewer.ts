@@ -3,7 +3,7 @@
 import { App } from "./app";
 import { h, show } from "./dom";
 import { plural } from "./numbers";
-import type { Catalogue, Page, Query, Sample, Source } from "./types";
+import type { Catalogue, Page, PlanePoints, Query, Sample, Source } from "./types";
 
 const token = new URLSearchParams(location.search).get("token") ?? "";
 
@@ -25,14 +25,21 @@ async function get<T>(path: string, parts: Record<string, string> = {}): Promise
   return (await ask(path, parts)).json() as Promise<T>;
 }
 
+function asText(query: Query): Record<string, string> {
+  return Object.fromEntries(Object.entries(query).map(([name, value]) => [name, String(value)]));
+}
+
 class ServerSource implements Source {
   catalogue(): Promise<Catalogue> {
     return get("/api/catalogue");
   }
 
   list(query: Query): Promise<Page> {
-    const parts = Object.fromEntries(Object.entries(query).map(([name, value]) => [name, String(value)]));
-    return get("/api/samples", parts);
+    return get("/api/samples", asText(query));
+  }
+
+  plane(query: Query): Promise<PlanePoints> {
+    return get("/api/plane", asText(query));
   }
 
   sample(run: string, id: string): Promise<Sample> {

@@ -2,3 +2,4 @@ import "./replay.test";
 import "./query.test";
 import "./show.test";
 import "./leads.test";
+import "./plane.test";

@@ -24,6 +24,7 @@ from orderlens.analysis.frontier import (
 )
 from orderlens.analysis.stored_scores import pair_key
 from orderlens.metrics.estimate import Estimate
+from orderlens.metrics.trace_table import overflow_note
 from orderlens.testing import make_run, make_trace
 
 QUICK = Options(resampling=Resampling(reps=60))
@@ -169,7 +170,9 @@ def test_the_overview_has_a_row_per_policy_and_only_what_can_be_better() -> None
         row("accuracy, sums", "max-prob+top=4", 60.0, "no"),
         row("EOS share, sums", "max-prob", 25.0, ""),
     )
-    found = overview(Table("frontier", "Quality", ("measure", "order"), (), rows, ("counts.", "more.")))
+    overflow = overflow_note(np.array([0, 2]))
+    notes = ("counts.", overflow, "more.")
+    found = overview(Table("frontier", "Quality", ("measure", "order"), (), rows, notes))
     assert [row["order"] for row in found.rows] == ["max-prob", "max-prob+edit=0.9", "max-prob+top=4"]
     assert [column.name for column in found.columns] == [
         "bits per byte, tokens/pass",
@@ -182,7 +185,7 @@ def test_the_overview_has_a_row_per_policy_and_only_what_can_be_better() -> None
     assert found.rows[0]["bits per byte"].value == 1.5
     assert found.rows[1]["accuracy, sums"].value == 20.0
     assert found.rows[1]["bits per byte"].why == "not measured under this policy"
-    assert found.notes[-1] == "Ladder: max-prob, max-prob+top=4."
+    assert found.notes[-2:] == ("Ladder: max-prob, max-prob+top=4.", overflow)
 
 
 EOS = 0

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.optimize
 from statsmodels.api import OLS, Logit, add_constant
 
 from orderlens.analysis.association import normal_scores
@@ -15,11 +16,15 @@ from orderlens.analysis.predictors import (
     accuracy_by_var,
     auroc_lead,
     aurocs,
+    held_out_aurocs,
+    held_out_scores,
     pooled_cells,
     same_item_correlation,
     var_effect,
 )
+from orderlens.analysis.tables_controls import simulate_study
 from orderlens.analysis.tables_downstream import guessing_level
+from orderlens.common.rng import keyed_generator
 from orderlens.metrics.estimate import Resampling
 
 HOW = Resampling(reps=200)
@@ -143,3 +148,51 @@ def test_equal_values_share_a_bin() -> None:
 def test_guessing() -> None:
     assert guessing_level([{"options": list("abcd")}, {"endings": ["x", "y"]}]) == pytest.approx(37.5)
     assert math.isnan(guessing_level([{"golden": "4"}, {"options": []}]))
+
+
+def one_cell(frame, order="forced-ar"):
+    return next(cell for cell in pooled_cells(frame, Resampling(reps=200)) if cell.order == order)
+
+
+def test_held_out_scores_are_those_of_a_penalised_fit_on_the_other_folds():
+    """The same folds, each fitted by a general optimiser."""
+    cell = one_cell(simulate_study(200))
+    columns = [normal_scores(cell.rows["var"]), normal_scores(cell.rows["mean"])]
+    x = np.column_stack(columns)
+    found = held_out_scores(cell, columns)
+    rng = keyed_generator(cell.clusters.resampling.seed, "folds", cell.task)
+    fold = (rng.permutation(len(set(cell.clusters.codes))) % 5)[cell.clusters.codes]
+    for number in range(5):
+        inside = fold == number
+        sign = np.where(cell.right[~inside], 1.0, -1.0)
+
+        def loss(beta, inside=inside, sign=sign):
+            odds = beta[0] + x[~inside] @ beta[1:]
+            return np.logaddexp(0, -sign * odds).sum() + 0.5 * beta[1:] @ beta[1:]
+
+        best = scipy.optimize.minimize(loss, np.zeros(3), method="BFGS", tol=1e-10).x
+        np.testing.assert_allclose(found[inside], x[inside] @ best[1:], atol=1e-4)
+
+
+def test_var_gains_out_of_sample_only_where_it_matters():
+    with_effect = held_out_aurocs(one_cell(simulate_study(1500, var_effect=1.0)), "var")[3]
+    without = held_out_aurocs(one_cell(simulate_study(1500, var_effect=0.0)), "var")[3]
+    assert with_effect.low > 0.01
+    assert without.low < 0.0 < without.high + 0.005
+
+
+def test_predictions_of_noise_are_at_chance():
+    """Pooling the folds must not turn noise into a negative predictor."""
+    frame = simulate_study(300)
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(20):
+        redrawn = frame.assign(correct=rng.random(len(frame)) < 0.5)
+        found.append(held_out_aurocs(one_cell(redrawn), "var")[2].value)
+    assert abs(np.mean(found) - 0.5) < 0.03
+
+
+def test_too_few_answers_have_no_held_out_auroc():
+    frame = simulate_study(60).assign(correct=False)
+    cells = held_out_aurocs(one_cell(frame), "var")
+    assert {cell.why for cell in cells} == {"fewer than 5 correct or fewer than 5 incorrect answers"}

@@ -33,6 +33,26 @@ def here(page):
     return page.evaluate("location.href")
 
 
+def test_a_mark_on_the_plane_opens_its_sample(page, address):
+    page.goto(address)
+    rows(page).first.wait_for()
+    page.get_by_label("Run", exact=True).select_option("plain")
+    page.get_by_text("of 48 traces").wait_for()
+    page.get_by_text("Every trace on the plane").click()
+    marks = page.locator(".plane svg .yes:not(.strip), .plane svg .no:not(.strip)")
+    marks.first.wait_for()
+    assert page.locator(".plane .border").count() == 2
+    page.get_by_label("Verdict").select_option("no")
+    page.locator(".plane svg circle.yes").first.wait_for(state="detached")
+    box = page.locator(".plane svg path.no").first.bounding_box()
+    place = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.move(*place)
+    assert page.locator(".plane [role=status]").inner_text().endswith("incorrect")
+    page.mouse.click(*place)
+    page.locator(".tokens").first.wait_for()
+    assert "wrong" in page.locator(".verdict").first.inner_text()
+
+
 def test_the_list_loads_sorts_filters_and_opens_a_sample(page, address):
     page.goto(address)
     rows(page).first.wait_for()

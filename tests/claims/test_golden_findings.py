@@ -20,6 +20,7 @@ KINDS = {
     "census": "census",
     "independence": "score",
     "locality": "states",
+    "tolerance": "sweep",
 }
 """Finding → the runs that it reads."""
 PROSE = ("summary", "rules", "correction", "title", "claim", "rule", "remarks", "sentence", "note")

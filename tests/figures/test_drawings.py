@@ -141,7 +141,7 @@ def test_all_figures_of_a_scoring_run_or_why_not(scored, tmp_path, quick_figures
         drawn = {item.name: item for item in draw_figures(scored, tmp_path, formats=["png"])}
     assert list(drawn) == figure_names() == FIGURES.names()
     made = {name for name, item in drawn.items() if item.paths}
-    assert made == {"fixed-sequence", "lorenz", "coherence", "jensen"}
+    assert made == {"fixed-sequence", "lorenz", "coherence", "hits", "jensen"}
     assert "nothing was generated" in drawn["reveal-order"].why
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         f"{name}.{kind}" for name in made for kind in ("json", "png")

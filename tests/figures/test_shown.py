@@ -62,6 +62,17 @@ AXES = {
         ("distance of the pair", "|Γ| (nats)"),
         ("masked share", ""),
     ],
+    "hits": [
+        ("span (tokens)", "share of spans recovered"),
+        ("span (tokens)", "log(recovered / product)"),
+        ("lag (reveals)", "correlation of hits given q"),
+    ],
+    "locality": [
+        ("distance (positions)", "entropy (nats)"),
+        ("distance (positions)", "fall of entropy (nats)"),
+        ("place in block 0", "pass"),
+        ("place in block 0", "pass"),
+    ],
     "couplings": [
         ("tokens in the set", "nats per set"),
         ("loss (nats/token); mark: total", ""),
@@ -87,11 +98,13 @@ AXES = {
         ("temperature", "content mean log q (nats)"),
         ("temperature", "EOS fraction"),
     ],
+    "tolerance": [("temperature", "predicted loss (nats/token)"), ("temperature", "")],
     "jensen": [
         ("q of the target", "share that is the argmax"),
         ("Var(log q) (nats²)", "Jensen loss per token (nats)"),
         ("noise scale σ", "Spearman with the loss"),
     ],
+    "plane": [("mean log q (nats)", "Var(log q) (nats²)"), *[("mean log q (nats)", "")] * 2],
     "accuracy-var": [("content Var(log q) (nats²)", "accuracy (%)")],
     "accuracy-by-var": [("content Var(log q) (nats²)", "accuracy (%)")],
     "predictors": [("AUROC", "")],
@@ -311,6 +324,83 @@ def test_losses_are_points_of_the_traces_and_correlations_lie_between_minus_one_
     assert texts(fit.get_legend()) == ["fitted σ, k", "fitted σ, k = 1", "observed"]
     assert texts(loss.get_legend())[0] == "Forced-AR"
     assert texts(rho.get_legend()) == ["Var", "−min log q", "share q < ½"]
+
+
+def test_every_answer_is_on_the_plane_in_the_colour_of_its_verdict():
+    data, figure = drawn("plane")
+    (task,) = data["tasks"]
+    assert len(figure.axes) == len(task["orders"]) == 3
+    for panel, item in zip(figure.axes, task["orders"], strict=True):
+        right, wrong, vertical, horizontal = panel.lines
+        for line, verdict in ((right, True), (wrong, False)):
+            answers = zip(item["mean"], item["var"], item["correct"], strict=True)
+            expected = [(mean, var) for mean, var, correct in answers if correct is verdict]
+            assert list(zip(*line.get_data(), strict=True)) == expected
+        assert set(vertical.get_xdata()) == {task["medians"]["mean"]}
+        assert set(horizontal.get_ydata()) == {task["medians"]["var"]}
+        assert len(panel.child_axes) == 2, "one strip per axis"
+
+
+def test_the_plane_splits_answers_as_the_table_of_quadrants_does(golden_studies):
+    data, _ = drawn("plane")
+    (table,) = golden_studies["evaluate"].tables(["quadrants"])
+    (task,), (row,) = data["tasks"], table.rows
+    answers = [
+        item
+        for order in task["orders"]
+        for item in zip(*(order[k] for k in ("mean", "var", "correct")), strict=True)
+    ]
+    for name, high_mean, high_var in (
+        ("hi_mean_lo_var", 1, 0),
+        ("hi_mean_hi_var", 1, 1),
+        ("lo_mean_lo_var", 0, 0),
+        ("lo_mean_hi_var", 0, 1),
+    ):
+        inside = [
+            correct
+            for mean, var, correct in answers
+            if (mean > task["medians"]["mean"]) == high_mean and (var > task["medians"]["var"]) == high_var
+        ]
+        assert row[name].value == pytest.approx(100 * sum(inside) / len(inside))
+
+
+def test_spans_and_lags_are_drawn_and_no_share_of_zero():
+    data, figure = drawn("hits")
+    recovered, excess, lags = figure.axes
+    for name in ("observed", "by_rate", "fitted"):
+        for point in data["pooled"]:
+            if point[name]["value"]:
+                assert rounded((point["span"], point[name]["value"])) in marks(recovered)
+    for item in data["orders"]:
+        for point in item["lags"]:
+            assert rounded((point["lag"], point["correlation"]["value"])) in marks(lags)
+        for point in item["spans"]:
+            if point["log_excess"]["value"] is not None:
+                assert rounded((point["span"], point["log_excess"]["value"])) in marks(excess)
+
+
+def test_maps_of_entropy_have_the_first_pass_on_top():
+    data, figure = drawn("locality")
+    by_order = {item["order"]: np.array(item["entropy"], float) for item in data["maps"]}
+    for panel, order in zip(figure.axes[2:], ("max-prob", "random"), strict=True):
+        (image,) = panel.images
+        np.testing.assert_allclose(np.ma.filled(image.get_array(), np.nan), by_order[order])
+        assert panel.get_ylim()[0] > panel.get_ylim()[1]
+    for panel, name in zip(figure.axes, ("entropy", "fall"), strict=False):
+        heights = [y for _, y in marks(panel)]
+        for item in data["series"]:
+            for point in item["points"]:
+                if point[name]["value"] is not None:
+                    assert round(point[name]["value"], 6) in heights
+
+
+def test_predicted_losses_are_drawn_at_their_temperatures():
+    data, figure = drawn("tolerance")
+    for panel, name in zip(figure.axes, ("loss_lowest", "loss_own"), strict=True):
+        for item in data["series"]:
+            for point in item["points"]:
+                if point[name]["value"] is not None:
+                    assert rounded((point["temperature"], point[name]["value"])) in marks(panel)
 
 
 def test_tasks_have_a_panel_each_with_every_order():

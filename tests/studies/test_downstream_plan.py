@@ -33,6 +33,7 @@ def test_a_small_study_is_computed_judged_and_resumed(
     shown = capsys.readouterr().out
     assert "128 tokens at most" in shown
     assert "tokens/s in a probe" in shown
+    assert "GiB after the probe" in shown
     assert "orderlens replicate --study downstream --out" in shown
     spec = open_run(tmp_path / "d" / "runs" / "choice").spec
     assert (spec["stop_at_eos"], spec["temperatures"], spec["max_new_tokens"]) == (True, [0.0], 8)

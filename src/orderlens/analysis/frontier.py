@@ -27,7 +27,7 @@ from orderlens.analysis.traces import TRACE, all_passes, in_sets
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling
 from orderlens.metrics.likelihood import TextBits
 from orderlens.metrics.segments import FloatArray, divide
-from orderlens.metrics.trace_table import overflow_note
+from orderlens.metrics.trace_table import WITHOUT_LIKELIHOOD, overflow_note
 
 OUTSIDE = "needs more or fewer passes than any rung of the ladder"
 NO_LADDER = "no ladder: run one order with several top=K"
@@ -321,8 +321,9 @@ def overview(long: Table) -> Table:
     missing: dict[str, Cell] = dict.fromkeys((column.name for column in flat), Estimate.undefined(NOT_HERE))
     filled = tuple(missing | row for row in rows.values())
     ladder = ladder_of(list(rows))
-    notes = (*_OVERVIEW_NOTES, f"Ladder: {', '.join(ladder)}.") if ladder else _OVERVIEW_NOTES
-    return Table("frontier-overview", long.title, ("order",), flat, filled, notes)
+    notes = [*_OVERVIEW_NOTES, *([f"Ladder: {', '.join(ladder)}."] if ladder else [])]
+    notes += [note for note in long.notes if WITHOUT_LIKELIHOOD in note]
+    return Table("frontier-overview", long.title, ("order",), flat, filled, tuple(notes))
 
 
 def _table_rows(study: Study, measure: Measure) -> list[dict[str, Cell]]:

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import expit
 
 from orderlens.analysis.association import DIRECTIONS, normal_scores
 from orderlens.analysis.frames import cells as groups
 from orderlens.analysis.frames import finite_rows, graded_rows
+from orderlens.common.rng import keyed_generator
 from orderlens.metrics.estimate import BinaryRanks, Clusters, Estimate, Resampling, function_of_sums, means
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
 from orderlens.metrics.significance import nested_logistic, wilson
@@ -109,19 +111,78 @@ def auroc_lead(cell: GradedCell, rival: str) -> Estimate:
     A rival with an AUROC below one half is reversed, which favours it: long answers may be the better ones.
     """
     ours, theirs = _ranks(cell, "var"), _ranks(cell, rival)
-    codes = cell.clusters.codes
-    whole = np.ones((1, len(codes)))
-    sign = 1.0 if theirs.statistics(whole)[0, 1] >= 0.5 else -1.0
+    whole = np.ones((1, len(cell.rows)))
+    return _auroc_difference(cell, ours, theirs, reverse=bool(theirs.statistics(whole)[0, 1] < 0.5))
+
+
+def _auroc_difference(
+    cell: GradedCell, first: BinaryRanks, second: BinaryRanks, *, reverse: bool = False
+) -> Estimate:
+    """Return the AUROC of ``first`` minus that of ``second`` or of its reverse; items are resampled."""
+    codes, sign = cell.clusters.codes, -1.0 if reverse else 1.0
 
     def lead(weights_BN: FloatArray) -> FloatArray:
-        first = ours.statistics(weights_BN[:, ours.rows])[:, 1]
-        second = theirs.statistics(weights_BN[:, theirs.rows])[:, 1]
-        return np.asarray(first - (0.5 + sign * (second - 0.5)))
+        ours = first.statistics(weights_BN[:, first.rows])[:, 1]
+        theirs = second.statistics(weights_BN[:, second.rows])[:, 1]
+        return np.asarray(ours - (0.5 + sign * (theirs - 0.5)))
 
-    value = float(lead(whole)[0])
+    value = float(lead(np.ones((1, len(codes))))[0])
     draws = cell.clusters.draws(lambda counts: lead(counts[:, codes]))
     low, high = cell.clusters.interval(draws) if len(draws) else (math.nan, math.nan)
     return Estimate(value, low, high, len(codes), why=None if math.isfinite(value) else "one class is empty")
+
+
+FOLDS = 5
+"""Parts of the items in cross-validation."""
+RIDGE = 1.0
+"""Penalty on squared coefficients, so that separated classes do not give infinite ones."""
+
+
+def held_out_aurocs(cell: GradedCell, name: str) -> tuple[Estimate, Estimate, Estimate, Estimate]:
+    """Return cross-validated AUROCs: the predictor alone, mean and length, all three; and the gain.
+
+    A logistic model predicts the items of each fold from those of the others. Predictors enter as normal
+    scores, the mean also squared. Intervals resample items with the predictions held fixed.
+    """
+    if min(cell.counts()) < FOLDS:
+        why = f"fewer than {FOLDS} correct or fewer than {FOLDS} incorrect answers"
+        return (Estimate.undefined(why),) * 4
+    base, own = held_fixed(cell, ("mean", "n")), normal_scores(cell.rows[name])
+    alone, plain, more = (
+        BinaryRanks.of(held_out_scores(cell, columns), cell.right) for columns in ([own], base, [*base, own])
+    )
+    found = [ranks.estimates(cell.clusters)[1] for ranks in (alone, plain, more)]
+    return found[0], found[1], found[2], _auroc_difference(cell, more, plain)
+
+
+def held_out_scores(cell: GradedCell, columns: Sequence[FloatArray]) -> FloatArray:
+    """Return the log-odds of each answer without the intercept, fitted on the other folds of items [N].
+
+    The intercept is left out, because it falls where the fold itself has many correct answers.
+    """
+    codes = cell.clusters.codes
+    rng = keyed_generator(cell.clusters.resampling.seed, "folds", cell.task)
+    fold_N = (rng.permutation(int(codes.max()) + 1) % FOLDS)[codes]
+    design_NK, out = np.column_stack(columns), np.zeros(len(codes))
+    for fold in range(FOLDS):
+        inside = fold_N == fold
+        if inside.any() and not inside.all():
+            out[inside] = design_NK[inside] @ _ridge_logistic(design_NK[~inside], cell.right[~inside])
+    return out
+
+
+def _ridge_logistic(design_NK: FloatArray, right_N: BoolArray) -> FloatArray:
+    """Return the coefficients [K] by Newton's method; the intercept is fitted too and not returned."""
+    x = np.column_stack([np.ones(len(design_NK)), design_NK])
+    penalty = np.diag([1e-9, *[RIDGE] * design_NK.shape[1]])
+    beta = np.zeros(x.shape[1])
+    for _ in range(50):
+        p = expit(x @ beta)
+        step = np.linalg.solve((x.T * (p * (1 - p))) @ x + penalty, x.T @ (right_N - p) - penalty @ beta)
+        beta += step
+        if float(np.abs(step).max()) < 1e-10:
+            break
+    return np.asarray(beta[1:])
 
 
 def _ranks(cell: GradedCell, name: str) -> BinaryRanks:

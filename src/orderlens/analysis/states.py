@@ -12,6 +12,7 @@ import pandas as pd
 
 from orderlens.analysis.traces import TRACE, trace_rows
 from orderlens.metrics.locality import States, group_means, lead_of_neighbours
+from orderlens.metrics.segments import FloatArray
 from orderlens.store.reader import Run
 from orderlens.store.schema import ENTROPY_UNITS, TOP_UNITS
 
@@ -63,6 +64,29 @@ def state_statistics(run: Run, traces: pd.DataFrame) -> pd.DataFrame:
     places = dict(zip(_keys(traces), traces.index, strict=True))
     found = {places[key]: trace_statistics(states) for key, states in iter_states(run)}
     return pd.DataFrame.from_dict(found, orient="index")
+
+
+def first_block_entropy(run: Run, traces: pd.DataFrame) -> dict[str, FloatArray]:
+    """Return by order the mean entropy of each masked position in each pass of the first block [P, B].
+
+    The mean is over the traces in which the position is still masked; NaN where there are none.
+    """
+    orders = dict(zip(_keys(traces), traces["order"].astype(str), strict=True))
+    sums: dict[str, list[FloatArray]] = {}
+    for key, states in iter_states(run):
+        if key in orders:
+            rows_PB = states.entropy_PB[states.start_P == states.start_P[0]]
+            sums.setdefault(orders[key], []).append(rows_PB)
+    out = {}
+    for order, parts in sums.items():
+        whole = np.full((len(parts), max(map(len, parts)), parts[0].shape[1]), np.nan)
+        for place, rows_PB in enumerate(parts):
+            whole[place, : len(rows_PB)] = rows_PB
+        known = np.isfinite(whole)
+        count_PB = known.sum(axis=0)
+        total_PB = np.where(known, whole, 0.0).sum(axis=0)
+        out[order] = np.divide(total_PB, count_PB, out=np.full(count_PB.shape, np.nan), where=count_PB > 0)
+    return out
 
 
 def _keys(frame: pd.DataFrame) -> list[tuple[object, ...]]:

@@ -18,6 +18,7 @@ from scipy.special import expit
 
 from orderlens.analysis.association import DIRECTIONS, POOLED, QUADRANTS, controls, quadrant_flags
 from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind
+from orderlens.analysis.predictors import FOLDS, held_out_aurocs, pooled_cells
 from orderlens.analysis.selecting import is_candidate, pick_weights
 from orderlens.analysis.study import Options, Study
 from orderlens.analysis.table import Cell, Column, Table, has_verdicts, rows_of, table
@@ -228,7 +229,7 @@ def control_tables(study: Study) -> list[Table]:
         f"Var adds to mean and length in {kept} of {int(per_cell['lr_p'].notna().sum())} cells (Holm, 0.05).",
     )
     first = Table("controls", title, ("task", "order"), tests, rows, notes)
-    return [first, _auroc_table(per_cell), _rival_table(per_cell)]
+    return [first, _auroc_table(per_cell), _rival_table(per_cell), _held_out_table(study)]
 
 
 def _auroc_table(frame: pd.DataFrame) -> Table:
@@ -269,6 +270,33 @@ def _rival_table(frame: pd.DataFrame) -> Table:
     notes = ("DeLong's test of two correlated AUROCs, two-sided; Holm over all rows.",)
     title = "Var against each rival on the same samples"
     return Table("controls-rivals", title, keys, columns, rows_of(long, keys, columns, ("n",)), notes)
+
+
+def _held_out_table(study: Study) -> Table:
+    """Return cross-validated AUROCs of each predictor alone and added to mean and length."""
+    columns = (
+        Column("alone", "alone"),
+        Column("base", "mean, length"),
+        Column("added", "mean, length, predictor"),
+        Column("gain", "gain"),
+        Column("n", "n"),
+    )
+    rows: list[dict[str, Cell]] = []
+    for cell in pooled_cells(study.graded, study.options.resampling):
+        for name in (name for name in DIRECTIONS if name not in ("mean", "n") and name in cell.rows):
+            if len(cell.rows) and cell.rows[name].notna().all():
+                found = dict(
+                    zip(("alone", "base", "added", "gain"), held_out_aurocs(cell, name), strict=True)
+                )
+                key: dict[str, Cell] = {"task": cell.task, "order": cell.order, "predictor": name}
+                rows.append({**key, **found, "n": len(cell.rows)})
+    notes = (
+        f"Logistic models of normal scores, fitted on {FOLDS - 1} of {FOLDS} parts of the items.",
+        "gain: AUROC with the predictor added minus that of mean and length. Seeds are pooled.",
+    )
+    title = "Cross-validated AUROC of Var and its rivals, alone and beyond mean and length"
+    keys = ("task", "order", "predictor")
+    return Table("controls-held-out", title, keys, columns, tuple(rows), notes)
 
 
 _NULL = (

@@ -82,7 +82,8 @@ def _per_instruction(study: Study, graded: pd.DataFrame) -> Estimate:
     clusters = Clusters(graded["item_id"], study.options.resampling)
     counts = 100.0 * graded["n_followed"], graded["n_instructions"]
     sums = clusters.sums(np.stack(counts, axis=1).astype(np.float64))
-    return function_of_sums(clusters, sums, lambda total: divide(total[:, :1], total[:, 1:]))[0]
+    n = int(graded["n_instructions"].sum())
+    return function_of_sums(clusters, sums, lambda total: divide(total[:, :1], total[:, 1:]), n)[0]
 
 
 def _tier_notes(rows: Sequence[dict[str, Cell]]) -> list[str]:

@@ -13,6 +13,7 @@ import math
 import numpy as np
 import pandas as pd
 
+from orderlens.analysis.compare import Paired, wide_of
 from orderlens.analysis.study import NOT_GENERATED, Study
 from orderlens.analysis.table import Cell, Column, Table, never, table
 from orderlens.analysis.traces import pick, picked_traces
@@ -53,9 +54,7 @@ _NOTHING: dict[str, Cell] = {
 @table("the theory's predicted loss against temperature", traces="sweep", suits=never)
 def tolerance(study: Study) -> Table:
     """Return the predicted loss per token by order and temperature, and its spread across orders."""
-    frame = study.generated
-    kept = pick(frame["prompt"].tolist(), MAX_PROMPTS, study.options.resampling.seed, "tolerance")
-    frame = frame[frame["prompt"].isin(kept)]
+    frame = _chosen(study)
     profiles = _profiles(study, frame)
     rows: list[dict[str, Cell]] = []
     for order in study.orders(frame):
@@ -77,6 +76,29 @@ def tolerance(study: Study) -> Table:
     )
     title = "Noise tolerance: predicted loss of measured profiles"
     return Table("tolerance", title, ("order", "temperature"), _COLUMNS, tuple(rows) or (_NOTHING,), notes)
+
+
+def lowest_losses(study: Study) -> Paired:
+    """Return the predicted loss (nats per token) of each prompt's trace at its order's lowest temperature.
+
+    Columns are ``order@T`` for every T > 0 of the run.
+    """
+    frame = _chosen(study)
+    lowest = frame[frame["temperature"] == frame.groupby("order")["temperature"].transform("min")]
+    profiles = _profiles(study, lowest)
+    parts = []
+    for value in sorted(value for value in frame["temperature"].unique() if value > 0):
+        losses = [float(predicted_loss(profiles[row], noise_at(float(value))).mean()) for row in lowest.index]
+        parts.append(lowest.assign(temperature=float(value), loss=losses))
+    long = pd.concat(parts) if parts else lowest.assign(loss=np.nan)[:0]
+    return Paired.of(wide_of(long, "loss", ("order", "temperature")), study.options.resampling)
+
+
+def _chosen(study: Study) -> pd.DataFrame:
+    """Return the generated traces of at most ``MAX_PROMPTS`` prompts."""
+    frame = study.generated
+    kept = pick(frame["prompt"].tolist(), MAX_PROMPTS, study.options.resampling.seed, "tolerance")
+    return frame[frame["prompt"].isin(kept)]
 
 
 def _profiles(study: Study, frame: pd.DataFrame) -> dict[int, FloatArray]:

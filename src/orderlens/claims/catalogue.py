@@ -20,6 +20,8 @@ from orderlens.registry import Registry
 
 Claims: TypeAlias = Callable[[Study], "list[Finding] | Finding"]
 
+NOT_SWEPT = "the texts were generated at one temperature only"
+
 FINDINGS: Registry[Claims] = Registry(
     "finding",
     {
@@ -33,6 +35,7 @@ FINDINGS: Registry[Claims] = Registry(
             "census",
             "independence",
             "locality",
+            "tolerance",
         )
     },
     entry_point_group="orderlens.findings",
@@ -128,6 +131,15 @@ def locality(study: Study) -> list[Finding]:
 
     _require(has_states(study), "locality", NO_STATES)
     return locality_findings(study)
+
+
+def tolerance(study: Study) -> list[Finding]:
+    """Return the claim on the theory's predicted loss against temperature."""
+    from orderlens.claims.tolerance import tolerance_findings
+
+    own = study.view("sweep")
+    _require(own.generated["temperature"].nunique() > 1, "tolerance", NOT_SWEPT)
+    return tolerance_findings(own)
 
 
 def _require(count: int, name: str, why: str) -> None:

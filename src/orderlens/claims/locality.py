@@ -32,7 +32,7 @@ def locality_findings(study: Study) -> list[Finding]:
             "neighbours-learn-most",
             "A revealed token lowers the entropy of the positions next to it most.",
             checks("fall", "fall of entropy at distance 1 − at {} (nats)"),
-            "Section 5.3, locality",
+            "Section 4.3, Finding 1",
             rule=f"the fall at distance 1 exceeds that at distance 2 and that from 3 on, {small}",
             remarks=(
                 "The fall estimates mutual information; it is exact only for a coherent model's texts.",
@@ -42,7 +42,7 @@ def locality_findings(study: Study) -> list[Finding]:
             "neighbours-are-surest",
             "The masked positions next to revealed text have the lowest entropy.",
             checks("entropy", "entropy at {} − at distance 1 (nats)"),
-            "Section 5.3, locality",
+            "Section 4.3, Finding 1",
             rule=f"entropy at distance 2 and from 3 on exceeds that at distance 1, {small}",
         ),
     ]

@@ -355,6 +355,7 @@ def _show_results(out: Path, results: "Results") -> None:
     from orderlens.cli.console import print_text, table_width
 
     shown = [overview(table) for table in results.tables if table.name == "frontier"]
+    shown += [table for table in results.tables if table.name in ("speed", "speed-of-light")]
     print_text(render(shown, "text", table_width()))
     print_text(results.reading.text())
     for item in results.figures:

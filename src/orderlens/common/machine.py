@@ -41,6 +41,15 @@ def free_memory() -> int | None:
     return None if found is None else int(found.available)
 
 
+def process_memory() -> int | None:
+    """Return the bytes of main memory that this process uses; None if psutil is not installed."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return int(psutil.Process().memory_info().rss)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether ``error`` reports that a device or the host ran out of memory."""
     if isinstance(error, DeviceMemoryError | MemoryError) or type(error).__name__ == "OutOfMemoryError":

@@ -33,6 +33,7 @@ class Recipe:
         data: returns the numbers of the figure; raises UndefinedFigureError when the runs lack it.
         draw: draws it; its argument may come from the JSON sidecar, where NaN is None.
         traces: runs of a replication that it reads: score, generate, ending, sweep or evaluate; None: all.
+            census and states stand for the tables of that name.
     """
 
     title: str
@@ -45,6 +46,8 @@ _PLACES = {
     "fixed-sequence": "fixed_sequence:RECIPE",
     "lorenz": "lorenz:RECIPE",
     "coherence": "coherence:RECIPE",
+    "hits": "hits:RECIPE",
+    "locality": "locality:RECIPE",
     "couplings": "couplings:RECIPE",
     "census": "census:RECIPE",
     "census-lattice": "census:LATTICE",
@@ -52,7 +55,9 @@ _PLACES = {
     "reveal-order": "reveal_order:RECIPE",
     "unmask": "unmask:RECIPE",
     "temperature": "temperature:RECIPE",
+    "tolerance": "temperature:TOLERANCE",
     "jensen": "jensen:RECIPE",
+    "plane": "plane:RECIPE",
     "accuracy-var": "accuracy:RECIPE",
     "accuracy-by-var": "accuracy:BY_VAR",
     "predictors": "predictors:RECIPE",
@@ -159,6 +164,8 @@ def _lacking(study: Study, traces: str | None) -> str:
         return "nothing was generated: the run holds no decoded paths"
     if traces == "census" and "census" not in study.run.tables:
         return "no census: 'orderlens census' evaluates all states of a span"
+    if traces == "states" and "states" not in study.run.tables:
+        return "no states were kept: score, generate or evaluate with --states"
     if traces == "evaluate" and "verdicts" not in study.run.tables:
         return "nothing was graded: the run holds no verdicts"
     return ""

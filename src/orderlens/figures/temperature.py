@@ -185,3 +185,47 @@ def _note(data: Mapping[str, Any]) -> str:
 
 
 RECIPE = Recipe("Greedy decoding against sampling (Fig. S1)", data, draw, "sweep")
+
+
+PROFILES = (("loss_lowest", "profile at the lowest T"), ("loss_own", "profile at T"))
+
+
+def tolerance_data(study: Study) -> dict[str, Any]:
+    """Return per order and temperature the theory's predicted loss (table ``tolerance``)."""
+    from orderlens.analysis.tolerance import tolerance
+
+    if study.generated["temperature"].nunique() < 2:
+        raise UndefinedFigureError("a sweep needs traces generated at two temperatures or more")
+    series: dict[str, list[dict[str, Any]]] = {}
+    for row in tolerance(study)[0].rows:
+        cells = {name: interval(row[name]) for name, _ in PROFILES}
+        point = {"temperature": float(str(row["temperature"])), **cells}
+        series.setdefault(str(row["order"]), []).append(point)
+    return {
+        "series": [{"order": order, "points": series[order]} for order in in_paper_order(series)],
+        "high_temperature": HIGH_TEMPERATURE,
+    }
+
+
+def draw_tolerance(data: Mapping[str, Any]) -> Figure:
+    """Draw the predicted loss on the sweep's axis: of the profiles at the lowest T, and at each T."""
+    with look():
+        figure, panels = new_figure(1, 2, height=2.9, sharey=True)
+        for panel, (name, title) in zip(panels, PROFILES, strict=True):
+            _draw_panel(panel, data, name)
+            panel.set_title(title, loc="left")
+            panel.set_xlabel("temperature")
+            _band(panel, data, label_it=False)
+        panels[0].set_ylabel("predicted loss (nats/token)")
+        panel_letters(panels)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 5))
+        footnote(
+            figure,
+            "Mean of −log f(q) at σ = T π/√6, the standard deviation of the Gumbel noise of sampling at T. "
+            "Bars: 95 % intervals.",
+        )
+    return figure
+
+
+TOLERANCE = Recipe("The theory's predicted loss against temperature", tolerance_data, draw_tolerance, "sweep")

@@ -131,6 +131,10 @@ def overflow_before(forward: IntArray, inside: BoolArray, traces: Segments) -> I
     return traces.total(~inside & (forward < traces.repeat(last))).astype(np.int64)
 
 
+WITHOUT_LIKELIHOOD = "generated traces have no likelihood"
+"""Words by which the sentence of ``overflow_note`` is found among notes."""
+
+
 def overflow_note(n_before: AnyArray) -> str | None:
     """Return the sentence about traces that have no likelihood because of their overflow, if there are any.
 
@@ -141,7 +145,7 @@ def overflow_note(n_before: AnyArray) -> str | None:
     if not concerned:
         return None
     return (
-        f"{concerned} of {len(n_before)} generated traces have no likelihood: they revealed positions past "
+        f"{concerned} of {len(n_before)} {WITHOUT_LIKELIHOOD}: they revealed positions past "
         "the requested length before requested ones; --overflow mask keeps those positions masked."
     )
 

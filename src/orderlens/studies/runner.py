@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeAlias
 
+from orderlens.common.machine import process_memory
 from orderlens.errors import RunError
 from orderlens.models.abilities import ReleasesMemory, SuggestsBatch, device_type
 from orderlens.models.protocol import Model
@@ -188,7 +189,10 @@ class PartRunner(Generic[PlanT]):
         n_tokens = len(run_in_memory(job).reveals().to_arrow())
         speed, most = n_tokens / (time.perf_counter() - start), sum(part.tokens for part in left)
         length = max(len(sample.prompt) for sample in job.samples) + left[0].settings["max_new_tokens"]
-        room = "memory of a batch is not known for this model"
+        used = process_memory()
+        room = "memory is not known without psutil"
+        if used:
+            room = f"a worker uses {used / 2**30:.1f} GiB after the probe, more with larger batches"
         if isinstance(self.model, SuggestsBatch):
             room = f"{self.model.suggested_batch(length):,} sequences of {length:,} positions fit in memory"
         return (

@@ -46,7 +46,7 @@ def stranger(app):
     return TestClient(app, base_url=f"http://{HOST}", follow_redirects=False)
 
 
-REQUESTS = ("/api/catalogue", "/api/samples", "/api/sample?id=a", "/api/film?id=a")
+REQUESTS = ("/api/catalogue", "/api/samples", "/api/plane", "/api/sample?id=a", "/api/film?id=a")
 PATHS = ("/", "/assets/viewer.js", *REQUESTS, "/nowhere")
 
 
@@ -134,6 +134,27 @@ def test_the_list_and_the_sample_are_what_the_run_holds(client, run):
     assert sample["traces"][0]["id"] == first["id"]
     assert sample["traces"][0]["stats"]["var"] == pytest.approx(first["var"], abs=1e-6)
     assert sample["prompt"] == "Say it"
+
+
+def test_the_plane_has_every_trace_and_the_medians_of_graded_ones(client):
+    found = client.get("/api/plane").json()
+    listed = {row["sample_id"]: row for row in client.get("/api/samples").json()["rows"]}
+    assert found["total"] == 2
+    assert {row["sample_id"]: row for row in found["points"]} == listed
+    graded = listed["a"]  # the only trace with a verdict
+    (group,) = found["groups"]
+    assert (group["run"], group["task"]) == ("run", None)
+    assert (group["mean"], group["var"]) == pytest.approx((graded["mean"], graded["var"]), abs=1e-6)
+    fewer = client.get("/api/plane?correct=none").json()
+    assert [row["sample_id"] for row in fewer["points"]] == ["b"]
+    assert fewer["groups"] == found["groups"], "borders do not move with the filters"
+    assert client.get("/api/plane?where=var").status_code == 400
+
+
+def test_the_plane_has_a_bounded_number_of_points(client, monkeypatch):
+    monkeypatch.setattr("orderlens.show.viewer.index.MOST_POINTS", 1)
+    found = client.get("/api/plane").json()
+    assert (found["total"], len(found["points"])) == (2, 1)
 
 
 def test_a_film_holds_the_traces_asked_for(client):

@@ -36,7 +36,10 @@ SAMPLES = 12
 """Default number of samples in a report."""
 MOST_BYTES = 1_000_000
 """Maximum size of the packed samples in one page; the page names how many were left out."""
-BUILT_IN = ("fixed", "decoding", "sweep", "correctness", "census")
+BUILT_IN = (
+    *("fixed", "decoding", "sweep", "correctness", "census"),
+    *("independence", "locality", "tolerance"),
+)
 
 
 def report(

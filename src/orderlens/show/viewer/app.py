@@ -1,4 +1,4 @@
-"""The viewer's web application: a page, its built files and four read-only endpoints.
+"""The viewer's web application: a page, its built files and five read-only endpoints.
 
 No address names a file: assets come from a fixed list, and runs and samples from the opened runs. ``Guard``
 answers only read requests to this machine's name that carry the token. Checking ``Host`` prevents DNS
@@ -77,6 +77,9 @@ def make_app(run: Run, token: str, hosts: frozenset[str]) -> Starlette:
     async def samples(request: Request) -> Response:
         return _json(await run_in_threadpool(index.page, query_of(dict(request.query_params))))
 
+    async def plane(request: Request) -> Response:
+        return _json(await run_in_threadpool(index.plane, query_of(dict(request.query_params))))
+
     async def sample(request: Request) -> Response:
         params = request.query_params
         return _json(await run_in_threadpool(_sample, run, params.get("run", ""), params.get("id", "")))
@@ -92,6 +95,7 @@ def make_app(run: Run, token: str, hosts: frozenset[str]) -> Starlette:
             Route("/assets/{name}", built),
             Route("/api/catalogue", _answered(catalogue)),
             Route("/api/samples", _answered(samples)),
+            Route("/api/plane", _answered(plane)),
             Route("/api/sample", _answered(sample)),
             Route("/api/film", _answered(picture)),
         ]

@@ -121,6 +121,8 @@ def _parsed(part: str) -> Range:
 
 
 PAGE_ROWS = 50
+MOST_POINTS = 4000
+"""Traces on the plane at most."""
 _LATE_SORTS = ("cascade", "correct")
 
 
@@ -250,6 +252,29 @@ class Index:
             values,
         )
         return {"total": total, "rows": [_row(row) for row in found], "size": PAGE_ROWS, "state": state}
+
+    def plane(self, query: Query) -> dict[str, Any]:
+        """Return the traces of a query on the plane of mean and Var, and the medians of each run and task.
+
+        At most ``MOST_POINTS`` traces are returned, chosen by hash. Medians are over all orders, whatever
+        the query; in a graded run over traces with a verdict.
+        """
+        self.wait("whole")
+        known = "isfinite(mean) AND isfinite(var)"
+        where, values = _conditions(query)
+        fitting = f"FROM ({WHOLE}) WHERE {where} AND {known}"
+        total = self._fetch("whole", f"SELECT count(*) {fitting}", values)[0][0]
+        chosen = f"SELECT * {fitting} ORDER BY hash(row), row LIMIT {MOST_POINTS}"
+        points = [_row(row) for row in self._fetch("whole", chosen, values)]
+        graded = "AND correct IS NOT NULL" if self.is_graded else ""
+        medians = self._fetch(
+            "whole",
+            f"SELECT run, task, median(mean), median(var) FROM ({WHOLE}) WHERE {known} {graded} "
+            "GROUP BY run, task",
+            [],
+        )
+        groups = [dict(zip(("run", "task", "mean", "var"), row, strict=True)) for row in medians]
+        return {"total": total, "points": points, "groups": groups}
 
     def _fetch(self, state: str, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
         cursor = self._connections[state].cursor()  # one per request: requests may run in parallel

@@ -1,0 +1,26 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { scale, shares } from "../src/plane";
+
+test("positions lie inside the panel, and grow with the value", () => {
+  for (const values of [[-3, -1, 0], [0, 0.001, 2], [5, 5]]) {
+    const at = scale(values, true);
+    const places = values.map(at);
+    assert.ok(places.every((place) => place > 0 && place < 1), `${places}`);
+    assert.deepEqual([...places].sort((a, b) => a - b), places);
+  }
+});
+
+test("Var over decades is logarithmic: equal factors are equal distances", () => {
+  const at = scale([0.001, 0.01, 0.1], true);
+  assert.ok(Math.abs(at(0.01) - at(0.001) - (at(0.1) - at(0.01))) < 1e-9);
+  const linear = scale([1, 2, 3], true);
+  assert.ok(Math.abs(linear(2) - 0.5) < 1e-9);
+});
+
+test("shares add up to one", () => {
+  const found = shares([0, 0.5, 0.999, 1]);
+  assert.ok(Math.abs(found.reduce((a, b) => a + b) - 1) < 1e-9);
+  assert.equal(found[0], 0.25);
+  assert.equal(found.at(-1), 0.5);
+});
