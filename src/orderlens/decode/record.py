@@ -277,7 +277,8 @@ class Recorder:
             return
         ids, copy = call.ids, call.copy
         logits, first = logits_rows(found, copy, kwargs)
-        self._precision = str(logits.dtype).removeprefix("torch.")
+        is_double = logits.dtype == torch.float64  # statistics are computed in float32
+        self._precision = "float32" if is_double else str(logits.dtype).removeprefix("torch.")
         if self._is_guided(copy):
             half = len(copy) // 2
             ids, copy, logits = ids[:half], copy[:half], mix_guidance(logits, self._scale())
