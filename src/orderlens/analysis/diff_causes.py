@@ -257,15 +257,15 @@ def _unstated_blocks(pairs: Sequence[Compared]) -> Explanation | None:
     if a and b and a != b:
         text = f"blocks of {a[0]} begin at offset {a[1]} in A, blocks of {b[0]} at offset {b[1]} in B"
         return Explanation("block anchor" if a[0] == b[0] else "block size", text, "traces")
-    if bool(a) != bool(b):
-        name, grid = ("A", a) if a else ("B", b)
-        text = f"{name} decodes in blocks of {grid[0]}, the other run does not"
-        return Explanation("block size", text, "traces")
+    for name, grid, other in (("A", a, b), ("B", b, a)):
+        if grid and not other:
+            text = f"{name} decodes in blocks of {grid[0]}, the other run does not"
+            return Explanation("block size", text, "traces")
     return None
 
 
-def _kept_grid(traces: Sequence[Trace]) -> tuple[int, int] | tuple[()]:
-    """Return size and first edge of the finest grid of blocks that all traces keep; () without one.
+def _kept_grid(traces: Sequence[Trace]) -> tuple[int, int] | None:
+    """Return size and first edge of the finest grid of blocks that all traces keep, if there is one.
 
     A single edge may be chance: it counts with four traces or more, in the third quarter of the text.
     """
@@ -275,8 +275,8 @@ def _kept_grid(traces: Sequence[Trace]) -> tuple[int, int] | tuple[()]:
             edges = set(range(first, n, size))
             is_one = len(edges) == 1 and (len(traces) < 4 or not n <= 2 * first <= 1.5 * n)
             if edges <= cuts and not is_one:
-                return (size, first) if size > 1 else ()
-    return ()
+                return (size, first) if size > 1 else None
+    return None
 
 
 def _edges(trace: Trace) -> set[int]:

@@ -259,7 +259,7 @@ class Recorder:
             "prompt and generated tokens, as the network received them"
         )
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.inference_mode(False)
     @torch.no_grad()
     def before(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -267,7 +267,7 @@ class Recorder:
         if self._active:
             self._call = CallInputs(args, kwargs, self._window)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.inference_mode(False)
     @torch.no_grad()
     def after(self, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) -> None:

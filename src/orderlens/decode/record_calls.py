@@ -60,7 +60,7 @@ class HostCopy:
 
     def __init__(self, tensor: Tensor) -> None:
         self._copy = tensor.detach().to("cpu", non_blocking=tensor.is_cuda, copy=True)
-        self._event = torch.cuda.Event() if tensor.is_cuda else None
+        self._event = torch.cuda.Event() if tensor.is_cuda else None  # type: ignore[no-untyped-call]
         if self._event is not None:
             self._event.record(torch.cuda.current_stream(tensor.device))
 
@@ -89,8 +89,9 @@ class CallInputs:
         self.is_cached = any(length != 0 for length in lengths)
         self._length = next((length for length in lengths if length is not None), None)
         marked = kwargs.get("replace_position")
-        is_marked = isinstance(marked, Tensor) and marked.dtype == torch.bool
-        self._marked = HostCopy(marked) if is_marked else None
+        self._marked = None
+        if isinstance(marked, Tensor) and marked.dtype == torch.bool:
+            self._marked = HostCopy(marked)
         counted = (kwargs.get(name) for name in ("cache_position", "position_ids"))
         self._counted = [HostCopy(places) for places in counted if isinstance(places, Tensor)]
 
