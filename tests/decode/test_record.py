@@ -446,6 +446,32 @@ def test_equal_prompts_that_part_are_not_guidance() -> None:
     assert rec.run.samples().to_arrow()["n_passes"].to_pylist() == [3, 6]
 
 
+def test_windows_of_texts_that_part_are_not_guidance() -> None:
+    net, cache = Net(), Cache()
+    with ol.record(net, mask_id=MASK) as rec:
+        x = canvas_of(prompts(1).repeat(2, 1), 6)
+        net(x[:, :4].clone(), past_key_values=cache)
+        cache.length = 4
+        while (x == MASK).any():
+            token = net(x[:, 4:].clone(), offset=4, past_key_values=cache).logits.detach().argmax(-1)
+            for row, count in enumerate((2, 1)):
+                masked = (x[row, 4:] == MASK).nonzero()[:count, 0]
+                x[row, 4 + masked] = token[0, masked]
+        rec.finish(x)
+    assert rec.run.samples().to_arrow()["n_passes"].to_pylist() == [3, 6]
+
+
+def test_a_time_before_the_ids_is_not_taken_for_them() -> None:
+    net, log = Net(), Log()
+    with ol.record(lambda time, ids: net(ids), mask_id=MASK) as rec:
+
+        def call(ids: Any) -> Any:
+            return rec.network(torch.arange(len(ids)), ids)
+
+        greedy(call, prompts(), log=log)
+    log.check(rec.run, ["text-0000-0", "text-0000-1"])
+
+
 def test_calls_with_candidates_are_left_out() -> None:
     net, log = Net(), Log()
     with ol.record(net, mask_id=MASK) as rec:

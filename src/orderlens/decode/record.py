@@ -279,7 +279,7 @@ class Recorder:
         logits, first = logits_rows(found, copy, kwargs)
         is_double = logits.dtype == torch.float64  # statistics are computed in float32
         self._precision = "float32" if is_double else str(logits.dtype).removeprefix("torch.")
-        if self._is_guided(copy):
+        if self._is_guided(call, copy):
             half = len(copy) // 2
             ids, copy, logits = ids[:half], copy[:half], mix_guidance(logits, self._scale())
         if self._open and self._open[-1].is_without_prompt(copy):
@@ -293,13 +293,14 @@ class Recorder:
         canvas.show_call(copy, start)
         canvas.called(ids, copy, start, logits, first)
 
-    def _is_guided(self, copy: Tensor) -> bool:
+    def _is_guided(self, call: CallInputs, copy: Tensor) -> bool:
         """Return whether a batch is doubled for guidance; its decode's first call decides."""
-        current = self._open[-1] if self._open else None
-        is_plain = current is not None and not current.is_guided and len(current.live) == len(copy)
-        if is_plain and current is not None and current.fits(copy, 0):
+        if not split_guidance(copy, self._mask_id):
             return False
-        return split_guidance(copy, self._mask_id)
+        tells = self._window is not None or call.is_cached
+        start = (call.start or 0) if tells else 0
+        plain = [c for c in self._open if not c.is_guided and len(c.live) == len(copy)]
+        return not any(canvas.fits(copy, start) for canvas in plain)
 
     def _scale(self) -> float:
         """Return the scale of guidance; refuse a decoder that uses it without being told."""

@@ -26,9 +26,12 @@ REMEDY = "pass window=lambda args, kwargs: … that returns the position of its 
 def ids_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
     """Return the token ids [N, W] of a call; the tensor itself where it has two dimensions."""
     named = [kwargs[name] for name in IDS if name in kwargs]
-    for value in (*named, *args, *kwargs.values()):
-        if isinstance(value, Tensor) and value.ndim in (1, 2) and value.dtype in (torch.int64, torch.int32):
-            return value if value.ndim == 2 else value[None]
+    for values in (named, args, list(kwargs.values())):
+        found = [value for value in values if isinstance(value, Tensor) and value.ndim in (1, 2)]
+        found = [value for value in found if value.dtype in (torch.int64, torch.int32)]
+        if found:  # a batch, rather than one time per text
+            best = max(found, key=lambda value: value.ndim)
+            return best if best.ndim == 2 else best[None]
     raise UserInputError(
         "the recorded network was called without token ids; record the module that receives ids [N, L]"
     )
