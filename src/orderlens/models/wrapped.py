@@ -227,8 +227,8 @@ class _Network:
         except IndexError as error:  # an embedding without such a row
             raise UserInputError(
                 f"the network fails on {ids_NL.shape[1]} token ids up to {int(ids_NL.max())} ({error}): "
-                "check mask_id, pass vocab_size=N if it reads N ids only, or a smaller block_size if it takes "
-                "fewer positions"
+                "check mask_id, pass vocab_size=N if it reads N ids only, or a smaller block_size if it "
+                "takes fewer positions"
             ) from error
         logits = logits_of(found)
         if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != ids_NL.shape:
