@@ -398,9 +398,9 @@ def test_a_canvas_may_grow() -> None:
     log.check(rec.run, ["text-0000-0", "text-0000-1"])
 
 
-def guided(net, prompt, scale: float, log: Log):
-    x, given = canvas_of(prompt, 6), canvas_of(prompt, 6) != MASK
-    for number in range(3):
+def guided(net, prompt, scale: float, log: Log, length: int = 6):
+    x, given = canvas_of(prompt, length), canvas_of(prompt, length) != MASK
+    for number in range(length // 2):
         free = torch.where(given, MASK, x)
         logits, other = net(torch.cat([x, free])).logits.detach().chunk(2)
         logits = other + (scale + 1) * (logits - other)
@@ -415,9 +415,31 @@ def test_guidance_is_refused_or_recorded_as_the_mixture() -> None:
     with pytest.raises(UserInputError, match="guidance=SCALE"), ol.record(net, mask_id=MASK):
         guided(net, prompts(), 0.7, Log())
     with ol.record(net, mask_id=MASK, guidance=0.7) as rec:
-        rec.finish(guided(net, prompts(), 0.7, log))
+        rec.finish(guided(net, prompts(), 0.7, log, length=14))
     log.check(rec.run, ["text-0000-0", "text-0000-1"])
     assert rec.run.spec["recorded"]["guidance"] == 0.7
+
+
+def test_guidance_may_have_the_masked_prompt_first() -> None:
+    net, log = Net(), Log()
+
+    def swapped(both: Any) -> Any:
+        found = net(torch.cat(both.chunk(2)[::-1])).logits
+        return SimpleNamespace(logits=torch.cat(found.chunk(2)[::-1]))
+
+    with ol.record(net, mask_id=MASK, guidance=1.5) as rec:
+        rec.finish(guided(swapped, prompts(), 1.5, log))
+    log.check(rec.run, ["text-0000-0", "text-0000-1"])
+
+
+def test_a_prompt_that_begins_another_is_not_guidance() -> None:
+    net = Net()
+    with ol.record(net, mask_id=MASK) as rec:
+        x = canvas_of(prompts(1).repeat(2, 1), 6)
+        x[1, 4] = 3
+        while (x == MASK).any():
+            x.copy_(fill(x, net(x).logits.detach(), 1))
+    assert rec.run.samples().to_arrow()["n"].to_pylist() == [6, 5]
 
 
 def test_guidance_in_two_calls_is_refused_or_recorded_as_the_mixture() -> None:

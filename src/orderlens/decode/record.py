@@ -25,7 +25,7 @@ from orderlens.decode.record_calls import (
     Window,
     logits_rows,
     mix_guidance,
-    split_guidance,
+    prompted_half,
 )
 from orderlens.decode.record_canvas import RecordedCanvas
 from orderlens.decode.record_gemma import GemmaHook, is_gemma
@@ -279,9 +279,9 @@ class Recorder:
         logits, first = logits_rows(found, copy, kwargs)
         is_double = logits.dtype == torch.float64  # statistics are computed in float32
         self._precision = "float32" if is_double else str(logits.dtype).removeprefix("torch.")
-        if self._is_guided(call, copy):
-            half = len(copy) // 2
-            ids, copy, logits = ids[:half], copy[:half], mix_guidance(logits, self._scale())
+        half = self._guided_half(call, copy)
+        if half is not None:
+            ids, copy, logits = ids[half], copy[half], mix_guidance(logits, self._scale(), half)
         if self._open and self._open[-1].is_without_prompt(copy):
             self._open[-1].guided(logits, first, self._scale())
             return
@@ -289,18 +289,23 @@ class Recorder:
             self._n_candidates += 1
             return
         start = self._place(call, copy)
-        canvas = self._decode_of(copy, start, is_guided=len(copy) < len(call.ids))
+        canvas = self._decode_of(copy, start, is_guided=half is not None)
         canvas.show_call(copy, start)
         canvas.called(ids, copy, start, logits, first)
 
-    def _is_guided(self, call: CallInputs, copy: Tensor) -> bool:
-        """Return whether a batch is doubled for guidance; its decode's first call decides."""
-        if not split_guidance(copy, self._mask_id):
-            return False
+    def _guided_half(self, call: CallInputs, copy: Tensor) -> slice | None:
+        """Return the half with the prompts of a batch doubled for guidance; a decode's first call decides."""
+        half = prompted_half(copy, self._mask_id)
+        if half is None:
+            return None
         tells = self._window is not None or call.is_cached
         start = (call.start or 0) if tells else 0
-        plain = [c for c in self._open if not c.is_guided and len(c.live) == len(copy)]
-        return not any(canvas.fits(copy, start) for canvas in plain)
+        for canvas in self._open:
+            part = copy[half] if canvas.is_guided else copy
+            if len(canvas.live) == len(part) and canvas.fits(part, start):
+                return half if canvas.is_guided else None
+        is_masked = (copy == self._mask_id).sum() - 2 * (copy[half] == self._mask_id).sum()
+        return half if 2 * is_masked >= (copy[half] != self._mask_id).sum() else None
 
     def _scale(self) -> float:
         """Return the scale of guidance; refuse a decoder that uses it without being told."""

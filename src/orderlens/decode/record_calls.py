@@ -141,19 +141,29 @@ def _cache_length(cache: Any) -> int | None:
         return None
 
 
-def split_guidance(ids_NW: Tensor, mask_id: int) -> bool:
-    """Return whether the second half of a batch is the first with its prompt masked."""
+def prompted_half(ids_NW: Tensor, mask_id: int) -> slice | None:
+    """Return the half of a batch whose prompt is masked in the other half; None if there is none."""
     half = len(ids_NW) // 2
     if len(ids_NW) % 2 or not half:
-        return False
-    first, second = ids_NW[:half], ids_NW[half:]
-    differs = first != second
-    return bool(differs.any() & (~differs | (second == mask_id)).all())
+        return None
+    parts = slice(0, half), slice(half, None)
+    differs = ids_NW[parts[0]] != ids_NW[parts[1]]
+    for part, other in (parts, parts[::-1]):
+        if bool(differs.any() & (~differs | (ids_NW[other] == mask_id)).all()):
+            return part
+    return None
 
 
-def mix_guidance(logits_NKV: Tensor, scale: float) -> Tensor:
-    """Return the logits that classifier-free guidance decides with: u + (scale + 1) (c − u)."""
-    given, free = logits_NKV.float().chunk(2)
+def mix_guidance(logits_NKV: Tensor, scale: float, part: slice) -> Tensor:
+    """Return the logits that classifier-free guidance decides with: u + (scale + 1) (c − u).
+
+    Args:
+        logits_NKV: of both halves of a batch.
+        scale: of guidance.
+        part: the half with the prompt.
+    """
+    both = logits_NKV.float().chunk(2)
+    given, free = both if part.start == 0 else both[::-1]
     return free + (scale + 1) * (given - free)
 
 
