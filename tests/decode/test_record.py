@@ -250,6 +250,16 @@ def test_decodes_are_told_apart() -> None:
     assert {row["n"] for row in counts} == {12}
 
 
+def test_short_decodes_without_a_prompt_are_told_apart() -> None:
+    net = Net()
+    with ol.record(net, mask_id=MASK) as rec:
+        for _ in range(2):
+            x = torch.full((1, 4), MASK)
+            for low in (0, 2):
+                x[:, low : low + 2] = net(x).logits.detach().argmax(-1)[:, low : low + 2]
+    assert rec.run.samples().to_arrow()["n"].to_pylist() == [4, 4]
+
+
 def test_texts_may_leave_the_batch() -> None:
     net, log = Net(), Log()
     with ol.record(net, mask_id=MASK) as rec:
@@ -454,6 +464,15 @@ def test_guidance_in_two_calls_is_refused_or_recorded_as_the_mixture() -> None:
     log.check(rec.run, ["text-0000-0", "text-0000-1"])
     with pytest.raises(UserInputError, match="guidance"), ol.record(net, mask_id=MASK):
         guided(twice, prompts(), 1.5, Log())
+
+    def masked_first(both: Any) -> Any:
+        first, second = both.chunk(2)
+        free = net(second).logits
+        return SimpleNamespace(logits=torch.cat([net(first).logits, free]))
+
+    words = "with the prompt first"
+    with pytest.raises(UserInputError, match=words), ol.record(net, mask_id=MASK, guidance=1.5):
+        guided(masked_first, prompts(), 1.5, Log())
 
 
 def test_equal_prompts_that_part_are_not_guidance() -> None:

@@ -288,6 +288,11 @@ class Recorder:
         if any(canvas.are_candidates(copy) for canvas in self._open):
             self._n_candidates += 1
             return
+        if self._open and self._open[-1].began_without_prompt(copy):
+            raise UserInputError(
+                "the decoder calls the network without its prompt and then with it, as guidance in two calls "
+                "does; recording needs the call with the prompt first, or both in one batch"
+            )
         start = self._place(call, copy)
         canvas = self._decode_of(copy, start, is_guided=half is not None)
         canvas.show_call(copy, start)
