@@ -129,9 +129,6 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=LENGTH // PER_PASS)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
-    parser.add_argument(
-        "--no-record", dest="record", action="store_false", help="the noise of the comparison"
-    )
     args = parser.parse_args()
     torch.manual_seed(0)
     with torch.device("meta"):

@@ -169,6 +169,7 @@ def test_the_first_difference_names_both_candidates() -> None:
         (replace(BASE, anchor=5), "block anchor", "different-rule"),
         (replace(BASE, anchor=5, known_blocks=False), "block anchor", "different-rule"),
         (replace(BASE, size=N), "block size", "different-rule"),
+        (replace(BASE, mask_logit=6.0), "mask in the softmax", "different-model"),
         (replace(BASE, least_first=True), "order", "different-rule"),
         (replace(BASE, limit=0.5), "tokens per pass", "different-rule"),
     ],
@@ -178,6 +179,33 @@ def test_one_planted_difference_is_explained(mine: Decoder, setting: str, verdic
     assert setting in settings(run, BASE.run())
     assert setting in settings(BASE.run(), run)
     assert verdicts(run, BASE.run()) - {"same"} == {verdict}
+
+
+@pytest.mark.parametrize(
+    ("mine", "setting", "words"),
+    [
+        ({"anchor": 3, "size": 8}, "block anchor", ("offset 8", "offset 3")),
+        ({"size": 20}, "block size", ("blocks of 8", "blocks of 20")),
+        ({"size": N}, "block size", ("in blocks of 8", "does not")),
+    ],
+)
+def test_blocks_that_no_run_states_are_found(
+    mine: dict[str, Any], setting: str, words: tuple[str, str]
+) -> None:
+    base = replace(BASE, size=8, known_blocks=False)
+    a, b = base.run(), replace(base, **mine).run()
+    for left, right in ((a, b), (b, a)):
+        (item,) = diff(left, right).explanations
+        assert item.setting == setting
+        assert all(word in item.text for word in words)
+
+
+def test_logits_of_a_lower_precision_allow_more_noise() -> None:
+    run = BASE.run()
+    half = make_run(
+        [trace([-0.5])], spec=run.spec | {"recorded": {"precision": "bfloat16"}, "model": "theirs"}
+    )
+    assert diff(run, half).noise == 0.05
 
 
 def test_a_missing_shift_is_explained_and_its_side_is_named() -> None:
@@ -284,6 +312,34 @@ def test_an_end_of_text_that_one_run_avoids_is_eos_handling() -> None:
     b = trace([-0.2, -0.3, -0.1], path=[0, 1, 2], tokens=[2, 3, 0])
     assert settings(*pair(a, b))[0] == "EOS handling"
     assert "A reveals" in diff(*pair(a, b)).explanations[0].text
+
+
+def test_a_run_that_never_ends_a_text_is_eos_handling() -> None:
+    tokens = [[2, 3, 9], [2, 4, 9], [5, 3, 9], [6, 6, 3]]
+    spec = {"model": {"name": "x", "eos_ids": [9]}}
+    a, b = (
+        make_run(
+            [
+                make_trace(f"t{i}", "x", np.array(q), path=path, tokens=ids, temperature=0.0)
+                for i, ids in rows
+            ],
+            spec=spec,
+        )
+        for q, path, rows in (
+            ([-0.1, -0.5, -0.9], [0, 1, 2], enumerate(tokens)),
+            ([-0.4, -0.5, -0.9], [1, 0, 2], enumerate([[7, ids[1], 8] for ids in tokens])),
+        )
+    )
+    (item,) = [item for item in diff(a, b).explanations if item.setting == "EOS handling"]
+    assert "A reveals an end of text in 3 of 4" in item.text
+
+
+def test_a_doubt_of_a_recording_about_its_shift_is_repeated() -> None:
+    note = "10% of row i and 95% of row i − 1: did you mean shift=True?"
+    a, b = BASE.run(), replace(BASE, least_first=True).run()
+    doubtful = make_run([b.reveals().to_arrow()], spec=b.spec | {"recorded": {"notes": [note, "other"]}})
+    item = diff(a, doubtful).explanations[0]
+    assert (item.setting, item.text) == ("shift", f"recording of B: {note}")
 
 
 def test_settings_of_the_specs_are_compared() -> None:

@@ -250,6 +250,16 @@ def test_decodes_are_told_apart() -> None:
     assert {row["n"] for row in counts} == {12}
 
 
+def test_short_decodes_without_a_prompt_are_told_apart() -> None:
+    net = Net()
+    with ol.record(net, mask_id=MASK) as rec:
+        for _ in range(2):
+            x = torch.full((1, 4), MASK)
+            for low in (0, 2):
+                x[:, low : low + 2] = net(x).logits.detach().argmax(-1)[:, low : low + 2]
+    assert rec.run.samples().to_arrow()["n"].to_pylist() == [4, 4]
+
+
 def test_texts_may_leave_the_batch() -> None:
     net, log = Net(), Log()
     with ol.record(net, mask_id=MASK) as rec:
@@ -398,9 +408,9 @@ def test_a_canvas_may_grow() -> None:
     log.check(rec.run, ["text-0000-0", "text-0000-1"])
 
 
-def guided(net, prompt, scale: float, log: Log):
-    x, given = canvas_of(prompt, 6), canvas_of(prompt, 6) != MASK
-    for number in range(3):
+def guided(net, prompt, scale: float, log: Log, length: int = 6):
+    x, given = canvas_of(prompt, length), canvas_of(prompt, length) != MASK
+    for number in range(length // 2):
         free = torch.where(given, MASK, x)
         logits, other = net(torch.cat([x, free])).logits.detach().chunk(2)
         logits = other + (scale + 1) * (logits - other)
@@ -415,9 +425,31 @@ def test_guidance_is_refused_or_recorded_as_the_mixture() -> None:
     with pytest.raises(UserInputError, match="guidance=SCALE"), ol.record(net, mask_id=MASK):
         guided(net, prompts(), 0.7, Log())
     with ol.record(net, mask_id=MASK, guidance=0.7) as rec:
-        rec.finish(guided(net, prompts(), 0.7, log))
+        rec.finish(guided(net, prompts(), 0.7, log, length=14))
     log.check(rec.run, ["text-0000-0", "text-0000-1"])
     assert rec.run.spec["recorded"]["guidance"] == 0.7
+
+
+def test_guidance_may_have_the_masked_prompt_first() -> None:
+    net, log = Net(), Log()
+
+    def swapped(both: Any) -> Any:
+        found = net(torch.cat(both.chunk(2)[::-1])).logits
+        return SimpleNamespace(logits=torch.cat(found.chunk(2)[::-1]))
+
+    with ol.record(net, mask_id=MASK, guidance=1.5) as rec:
+        rec.finish(guided(swapped, prompts(), 1.5, log))
+    log.check(rec.run, ["text-0000-0", "text-0000-1"])
+
+
+def test_a_prompt_that_begins_another_is_not_guidance() -> None:
+    net = Net()
+    with ol.record(net, mask_id=MASK) as rec:
+        x = canvas_of(prompts(1).repeat(2, 1), 6)
+        x[1, 4] = 3
+        while (x == MASK).any():
+            x.copy_(fill(x, net(x).logits.detach(), 1))
+    assert rec.run.samples().to_arrow()["n"].to_pylist() == [6, 5]
 
 
 def test_guidance_in_two_calls_is_refused_or_recorded_as_the_mixture() -> None:
@@ -433,6 +465,15 @@ def test_guidance_in_two_calls_is_refused_or_recorded_as_the_mixture() -> None:
     with pytest.raises(UserInputError, match="guidance"), ol.record(net, mask_id=MASK):
         guided(twice, prompts(), 1.5, Log())
 
+    def masked_first(both: Any) -> Any:
+        first, second = both.chunk(2)
+        free = net(second).logits
+        return SimpleNamespace(logits=torch.cat([net(first).logits, free]))
+
+    words = "with the prompt first"
+    with pytest.raises(UserInputError, match=words), ol.record(net, mask_id=MASK, guidance=1.5):
+        guided(masked_first, prompts(), 1.5, Log())
+
 
 def test_equal_prompts_that_part_are_not_guidance() -> None:
     net = Net()
@@ -444,6 +485,32 @@ def test_equal_prompts_that_part_are_not_guidance() -> None:
                 masked = (x[row] == MASK).nonzero()[:count, 0]
                 x[row, masked] = token[0, masked]
     assert rec.run.samples().to_arrow()["n_passes"].to_pylist() == [3, 6]
+
+
+def test_windows_of_texts_that_part_are_not_guidance() -> None:
+    net, cache = Net(), Cache()
+    with ol.record(net, mask_id=MASK) as rec:
+        x = canvas_of(prompts(1).repeat(2, 1), 6)
+        net(x[:, :4].clone(), past_key_values=cache)
+        cache.length = 4
+        while (x == MASK).any():
+            token = net(x[:, 4:].clone(), offset=4, past_key_values=cache).logits.detach().argmax(-1)
+            for row, count in enumerate((2, 1)):
+                masked = (x[row, 4:] == MASK).nonzero()[:count, 0]
+                x[row, 4 + masked] = token[0, masked]
+        rec.finish(x)
+    assert rec.run.samples().to_arrow()["n_passes"].to_pylist() == [3, 6]
+
+
+def test_a_time_before_the_ids_is_not_taken_for_them() -> None:
+    net, log = Net(), Log()
+    with ol.record(lambda time, ids: net(ids), mask_id=MASK) as rec:
+
+        def call(ids: Any) -> Any:
+            return rec.network(torch.arange(len(ids)), ids)
+
+        greedy(call, prompts(), log=log)
+    log.check(rec.run, ["text-0000-0", "text-0000-1"])
 
 
 def test_calls_with_candidates_are_left_out() -> None:

@@ -164,7 +164,7 @@ def test_the_probe_names_what_is_wrong(network: Masked, make: Any, options: Any,
     ("options", "words"),
     [
         ({"mask_id": -1}, "mask_id"),
-        ({"mask_id": VOCAB}, "fails on mask_id=40"),
+        ({"mask_id": VOCAB}, "up to 40 .*: check mask_id"),
         ({"mask_id": MASK, "attention": "sideways"}, "'full' or 'block-causal'"),
         ({"mask_id": MASK, "attention": "block-causal"}, "needs block_size"),
         ({"mask_id": MASK, "eos": 400}, "outside the vocabulary"),
@@ -174,6 +174,19 @@ def test_the_probe_names_what_is_wrong(network: Masked, make: Any, options: Any,
 def test_bad_declarations_are_refused(network: Masked, options: Any, words: str) -> None:
     with pytest.raises(UserInputError, match=words):
         ol.wrap(network, **options)
+
+
+def test_networks_with_few_positions(network: Masked) -> None:
+    def short(ids: Any) -> Any:
+        if ids.shape[1] > 16:
+            raise IndexError("index out of range in self")
+        return network(ids)
+
+    samples = [ol.Sample("a", prompt=[1, 2, 3, 4], target=[5, 6, 7, 8, 9, 10])]
+    run = ol.score(ol.wrap(short, mask_id=MASK, block_size=8), samples, orders=["forced-ar"])
+    assert run.samples().to_pandas()["n"].tolist() == [6]
+    with pytest.raises(UserInputError, match="smaller block_size"):
+        ol.score(ol.wrap(short, mask_id=MASK), samples, orders=["forced-ar"])
 
 
 def test_tokenizers_of_other_libraries(network: Masked) -> None:

@@ -111,10 +111,10 @@ def _rescored(run: Run) -> list[float]:
 
 
 def _precision(run: Run) -> str:
-    """Return the stated precision of a run's model; recorded and imported runs count as float32."""
-    model = run.spec.get("model")
-    stated = model.get("precision") if isinstance(model, Mapping) else None
-    return str(stated) if stated in NOISE else "float32"
+    """Return the stated precision of a run's model, or of recorded logits; float32 where none is stated."""
+    parts = [run.spec.get(name) for name in ("model", "recorded")]
+    stated = [part["precision"] for part in parts if isinstance(part, Mapping) and "precision" in part]
+    return next((str(name) for name in stated if name in NOISE), "float32")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ _SPEC = {
     "model": ("model", "name"),
     "weights": ("model", "digest"),
     "precision": ("model", "precision"),
+    "precision of the logits": ("recorded", "precision"),
     "shift": ("recorded", "shift"),
     "block size": ("block_size",),
     "block anchor": ("anchor",),
@@ -56,7 +57,7 @@ _SPEC = {
 """Setting → where a spec states it."""
 RECORDED = "recorded"
 """Default label of ``ol.record``, which names no rule."""
-_OF_MODEL = ("model", "weights", "precision")
+_OF_MODEL = ("model", "weights", "precision", "precision of the logits")
 _RATIO = 0.01
 """Largest relative spread of a constant ratio of margins."""
 
@@ -69,6 +70,7 @@ def explain(
     if not differing:
         return []
     found = [item for item in _from_traces(differing, noise) if item is not None]
+    found = [*_from_notes(spec_a, spec_b), *found]
     is_model = any(pair.walk.verdict in ("different-model", "rounding") for pair in differing)
     stated = [item for item in _from_specs(spec_a, spec_b) if is_model or item.setting not in _OF_MODEL]
     seen = {item.setting for item in found}
@@ -80,6 +82,14 @@ def _from_specs(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Explanat
         left, right = _look(a, path), _look(b, path)
         if left is not None and right is not None and left != right:
             yield Explanation(setting, f"{_short(left)} in A, {_short(right)} in B", "spec")
+
+
+def _from_notes(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Explanation]:
+    """Repeat what a recording noticed about the rows that its decoder reads."""
+    for name, spec in (("A", a), ("B", b)):
+        for note in _look(spec, ("recorded", "notes")) or ():
+            if "did you mean shift=" in note:
+                yield Explanation("shift", f"recording of {name}: {note}", "spec")
 
 
 def _look(spec: Any, path: Sequence[str]) -> Any:
@@ -100,11 +110,9 @@ def _from_traces(pairs: Sequence[Compared], noise: float) -> Iterator[Explanatio
         yield _shift(pairs, noise) or _mask(model, noise) or _tempered(model, noise)
     if rule:
         ends = _eos(rule)
-        yield ends
-        yield None if ends else _blocks(rule)
-        yield _drawn(rule)
-        yield _per_pass(rule)
-        yield _orders(rule)
+        found = [ends, None if ends else _blocks(rule), _drawn(rule), _per_pass(rule), _orders(rule)]
+        yield from found
+        yield None if any(found) else _preferred(rule)
 
 
 def _shift(pairs: Sequence[Compared], noise: float) -> Explanation | None:
@@ -135,12 +143,12 @@ def _rows(pairs: Sequence[Compared], noise: float) -> list[tuple[Event, Event]]:
 def _mask(pairs: Sequence[Compared], noise: float) -> Explanation | None:
     """Find one offset per position for all its tokens: another normaliser."""
     rows = _rows(pairs, noise)
-    offsets = [x.max_logprob - y.max_logprob for x, y in rows]
+    offsets = [x.logq - y.logq for x, y in rows]
     if not rows or (min(offsets) < 0 < max(offsets)):
         return None
     for (x, y), offset in zip(rows, offsets, strict=True):
-        others = (x.second_logprob - y.second_logprob, x.logq - y.logq)
-        if any(abs(other - offset) > 2 * noise for other in others):
+        low, high = (x, y) if offset < 0 else (y, x)
+        if not _has_more_tokens(low, high, abs(offset), 2 * noise):
             return None
     middle = abs(median(offsets))
     lower = "A" if offsets[0] < 0 else "B"
@@ -149,6 +157,17 @@ def _mask(pairs: Sequence[Compared], noise: float) -> Explanation | None:
         f"p = {-math.expm1(-middle):.3g}): the softmax of {lower} includes the mask or other excluded tokens"
     )
     return Explanation("mask in the softmax", text, "traces")
+
+
+def _has_more_tokens(low: Event, high: Event, offset: float, tolerance: float) -> bool:
+    """Return whether the top two of ``low`` are those of ``high`` less an offset, or the one added token."""
+    shifted = [high.max_logprob - offset, high.second_logprob - offset]
+    added = math.log(-math.expm1(-offset)) if offset > 0 else -math.inf
+    found = low.max_logprob, low.second_logprob
+    return any(
+        all(abs(x - y) <= tolerance for x, y in zip(found, sorted(expected)[:-3:-1], strict=True))
+        for expected in (shifted, [*shifted, added])
+    )
 
 
 def _tempered(pairs: Sequence[Compared], noise: float) -> Explanation | None:
@@ -194,6 +213,11 @@ def _eos(pairs: Sequence[Compared]) -> Explanation | None:
     if all(ends) and len(set(ends)) == 1:
         text = f"where the runs first differ, {ends[0]} reveals an end of text and the other run does not"
         return Explanation("EOS handling", text, "traces")
+    counts = [sum(any(e.is_eos for e in getattr(p, side).events) for p in pairs) for side in ("a", "b")]
+    if len(pairs) > 2 and min(counts) == 0 and 2 * max(counts) > len(pairs):
+        name = "A" if counts[0] else "B"
+        text = f"{name} reveals an end of text in {max(counts)} of {len(pairs)} texts, the other run in none"
+        return Explanation("EOS handling", text, "traces")
     return None
 
 
@@ -221,6 +245,37 @@ def _blocks(pairs: Sequence[Compared]) -> Explanation | None:
             edges = _edges(one)
             if edges and not edges <= _cuts(other):
                 return _grid(name, edges, other)
+    return _unstated_blocks(pairs)
+
+
+def _unstated_blocks(pairs: Sequence[Compared]) -> Explanation | None:
+    """Compare the grids of blocks that all texts of a run keep, where neither run states its blocks."""
+    sides = [[getattr(pair, side) for pair in pairs] for side in ("a", "b")]
+    if len(pairs) < 2 or any(_edges(trace) for traces in sides for trace in traces):
+        return None
+    a, b = (_kept_grid(traces) for traces in sides)
+    if a and b and a != b:
+        text = f"blocks of {a[0]} begin at offset {a[1]} in A, blocks of {b[0]} at offset {b[1]} in B"
+        return Explanation("block anchor" if a[0] == b[0] else "block size", text, "traces")
+    for name, grid, other in (("A", a, b), ("B", b, a)):
+        if grid and not other:
+            text = f"{name} decodes in blocks of {grid[0]}, the other run does not"
+            return Explanation("block size", text, "traces")
+    return None
+
+
+def _kept_grid(traces: Sequence[Trace]) -> tuple[int, int] | None:
+    """Return size and first edge of the finest grid of blocks that all traces keep, if there is one.
+
+    A single edge may be chance: it counts with four traces or more, in the third quarter of the text.
+    """
+    cuts, n = set.intersection(*map(_cuts, traces)), max(len(trace.last_pass) for trace in traces)
+    for size in range(1, n):
+        for first in range(1, size + 1):
+            edges = set(range(first, n, size))
+            is_one = len(edges) == 1 and (len(traces) < 4 or not n <= 2 * first <= 1.5 * n)
+            if edges <= cuts and not is_one:
+                return (size, first) if size > 1 else None
     return None
 
 
@@ -284,12 +339,17 @@ def _least(traces: Sequence[Trace]) -> float | None:
 
 
 def _orders(pairs: Sequence[Compared]) -> Explanation | None:
-    """Name the orders where they differ, else compare what both take first."""
+    """Name the orders where they differ."""
     names = {(pair.a.order, pair.b.order) for pair in pairs if pair.a.order != pair.b.order}
     names = {both for both in names if RECORDED not in both}
-    if names:
-        left, right = sorted(names)[0]
-        return Explanation("order", f"{left} in A, {right} in B", "traces")
+    if not names:
+        return None
+    left, right = sorted(names)[0]
+    return Explanation("order", f"{left} in A, {right} in B", "traces")
+
+
+def _preferred(pairs: Sequence[Compared]) -> Explanation | None:
+    """Compare the probabilities of what both take first."""
     higher = [
         _best(pair.walk.only_a) > _best(pair.walk.only_b)
         for pair in pairs

@@ -18,17 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from orderlens.decode.record_calls import (
-    REMEDY,
-    CallInputs,
-    Observed,
-    Window,
-    logits_rows,
-    mix_guidance,
-    split_guidance,
-)
+from orderlens.decode.record_calls import CallInputs, Observed, Window, logits_rows, mix_guidance
 from orderlens.decode.record_canvas import RecordedCanvas
 from orderlens.decode.record_gemma import GemmaHook, is_gemma
+from orderlens.decode.record_open import OpenCanvases
 from orderlens.decode.record_passes import PassCanvas
 from orderlens.decode.record_rows import Decode, gaps, import_rows, prompts_of, shift_note
 from orderlens.errors import RunError, UserInputError, counted
@@ -40,8 +33,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _recorded: set[int] = set()
 """Identities of the networks that are being recorded."""
-OPEN = 2
-"""Decodes that a later call may continue; each holds the logits of its last pass."""
 
 
 def record(
@@ -114,7 +105,7 @@ class Recorder:
         self._hooks: list[Any] = []
         self._active = False
         self._call: CallInputs | None = None
-        self._open: list[RecordedCanvas] = []
+        self._open = OpenCanvases(mask_id, shift, has_window=window is not None)
         self._precision: str | None = None
         self._n_candidates = 0
         self._notes: list[str] = []
@@ -155,7 +146,7 @@ class Recorder:
             )
         if error is not None:
             self._notes.append(f"the decoder ended with {type(error).__name__}: {error}")
-        self._end_decodes()
+        self._open.close()
         if error is None or any(canvas.changes for canvas, _ in self._decodes):
             self._save()
 
@@ -185,7 +176,7 @@ class Recorder:
         """
         if id not in self._samples:
             if not self._named:
-                self._end_decodes()
+                self._open.close()
             self._named.append(id)
         told = "prompt" if isinstance(prompt, str) else "prompt_ids"
         facts = {told: prompt, "target": target, "correct": correct}
@@ -198,12 +189,12 @@ class Recorder:
         the tensor that it passes to the network. The prompt may be left out.
         """
         self._show_canvas(canvas)
-        self._end_decodes()
+        self._open.close()
 
     def on_step(self, step: int | None, x: Tensor, logits: Tensor | None = None) -> Tensor:
         """Take the canvas after a pass; fits Dream's ``generation_tokens_hook_func``. Returns ``x``."""
         del step, logits
-        if self._open:
+        if self._open.last is not None:
             self._show_canvas(x)
         return x
 
@@ -239,7 +230,7 @@ class Recorder:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _show_canvas(self, canvas: Any) -> None:
-        if not self._open:
+        if self._open.last is None:
             raise UserInputError("finish was called before the network; call it after the decoder")
         found = getattr(canvas, "sequences", canvas[0] if isinstance(canvas, tuple) else canvas)
         try:
@@ -247,19 +238,9 @@ class Recorder:
         except (TypeError, ValueError, RuntimeError) as error:
             raise UserInputError(f"the final canvas must be token ids [N, L]: {error}") from None
         ids = ids[None] if ids.ndim == 1 else ids
-        for open_canvas in reversed(self._open):
-            texts = open_canvas.texts_of(ids)
-            if texts is not None and open_canvas.continues(ids, texts):
-                return open_canvas.show(ids, 0, texts)
-            if texts is not None and (start := open_canvas.tail_start(ids, texts)) is not None:
-                return open_canvas.show(ids, start, texts)
-        raise UserInputError(
-            f"the canvas {list(ids.shape)} is not that of the recorded decode "
-            f"{list(self._open[-1].tokens_NL.shape)}: its prompt or its number of texts differs; hand over "
-            "prompt and generated tokens, as the network received them"
-        )
+        self._open.show(ids)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.inference_mode(False)
     @torch.no_grad()
     def before(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -267,7 +248,7 @@ class Recorder:
         if self._active:
             self._call = CallInputs(args, kwargs, self._window)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.inference_mode(False)
     @torch.no_grad()
     def after(self, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) -> None:
@@ -277,28 +258,25 @@ class Recorder:
             return
         ids, copy = call.ids, call.copy
         logits, first = logits_rows(found, copy, kwargs)
-        self._precision = str(logits.dtype).removeprefix("torch.")
-        if self._is_guided(copy):
-            half = len(copy) // 2
-            ids, copy, logits = ids[:half], copy[:half], mix_guidance(logits, self._scale())
-        if self._open and self._open[-1].is_without_prompt(copy):
-            self._open[-1].guided(logits, first, self._scale())
+        is_double = logits.dtype == torch.float64  # statistics are computed in float32
+        self._precision = "float32" if is_double else str(logits.dtype).removeprefix("torch.")
+        half = self._open.guided_half(call, copy)
+        if half is not None:
+            ids, copy, logits = ids[half], copy[half], mix_guidance(logits, self._scale(), half)
+        last = self._open.last
+        if last is not None and last.is_without_prompt(copy):
+            last.guided(logits, first, self._scale())
             return
-        if any(canvas.are_candidates(copy) for canvas in self._open):
+        if self._open.are_candidates(copy):
             self._n_candidates += 1
             return
-        start = self._place(call, copy)
-        canvas = self._decode_of(copy, start, is_guided=len(copy) < len(call.ids))
+        start = self._open.place(call, copy)
+        canvas = self._open.find(copy, start, is_guided=half is not None)
+        if canvas is None:
+            canvas = self._open.add(len(copy), is_guided=half is not None)
+            self._decodes.append((canvas, self.take_names(len(copy))))
         canvas.show_call(copy, start)
         canvas.called(ids, copy, start, logits, first)
-
-    def _is_guided(self, copy: Tensor) -> bool:
-        """Return whether a batch is doubled for guidance; its decode's first call decides."""
-        current = self._open[-1] if self._open else None
-        is_plain = current is not None and not current.is_guided and len(current.live) == len(copy)
-        if is_plain and current is not None and current.fits(copy, 0):
-            return False
-        return split_guidance(copy, self._mask_id)
 
     def _scale(self) -> float:
         """Return the scale of guidance; refuse a decoder that uses it without being told."""
@@ -308,59 +286,6 @@ class Recorder:
                 "masked; pass guidance=SCALE to record log q of the mixture, or decode without guidance"
             )
         return self._guidance
-
-    def _place(self, call: CallInputs, copy: Tensor) -> int:
-        """Return the position of a call's window in the canvas."""
-        canvas, width, told = self._open[-1] if self._open else None, copy.shape[1], call.start
-        if self._window is not None or (call.is_cached and told is not None):
-            assert told is not None
-            return told
-        if call.is_cached:
-            raise UserInputError(
-                f"the network was called with a cache and a window of {width} tokens, but neither "
-                f"position_ids, cache_position nor the cache tell where the window is; {REMEDY}"
-            )
-        if canvas is None or width >= canvas.tokens_NL.shape[1] or canvas.fits(copy, 0):
-            return 0
-        if told and canvas.fits(copy, told):
-            return told
-        if not told and canvas.is_window(copy):
-            raise UserInputError(
-                f"the network was called with {width} of the {canvas.tokens_NL.shape[1]} tokens of the "
-                f"canvas, and its arguments do not tell which; {REMEDY}"
-            )
-        return 0
-
-    def _decode_of(self, copy: Tensor, start: int, *, is_guided: bool) -> RecordedCanvas:
-        """Return the canvas that a call continues, or a new one.
-
-        Decoders may alternate. So an earlier canvas of the same shape is preferred to the last one with
-        texts that have left its batch.
-        """
-        last = self._open[-1] if self._open else None
-        same = [c for c in self._open[:-1] if not start and c.tokens_NL.shape == copy.shape]
-        if last is not None and len(last.live) == len(copy):
-            same.append(last)
-        elif last is not None:
-            same.insert(0, last)
-        for canvas in reversed(same):
-            if canvas.is_guided == is_guided and canvas.fits(copy, start):
-                self._open = [*(other for other in self._open if other is not canvas), canvas]
-                return canvas
-        return self._new_decode(len(copy), is_guided)
-
-    def _new_decode(self, n_texts: int, is_guided: bool) -> RecordedCanvas:
-        """Open a canvas; complete ones are closed, and the oldest one where too many are open."""
-        for canvas in self._open:
-            canvas.close()
-        waiting = [canvas for canvas in self._open if canvas.left_masked()][1 - OPEN :]
-        for canvas in self._open:
-            if canvas not in waiting:
-                canvas.forget_calls()
-        new = RecordedCanvas(n_texts, self._mask_id, shift=self._shift, is_guided=is_guided)
-        self._open = [*waiting, new]
-        self._decodes.append((new, self.take_names(n_texts)))
-        return new
 
     def take_names(self, count: int) -> list[str]:
         """Return the names of the texts of a new decode: as stated by ``sample``, then made."""
@@ -375,13 +300,6 @@ class Recorder:
         for name in names:
             self._samples.setdefault(name, {})
         return names
-
-    def _end_decodes(self) -> None:
-        for canvas in self._open:
-            with torch.inference_mode(False), torch.no_grad():
-                canvas.close()
-            canvas.forget_calls()
-        self._open = []
 
     def _save(self) -> None:
         """Write the run, in the folder or in memory."""

@@ -26,9 +26,12 @@ REMEDY = "pass window=lambda args, kwargs: … that returns the position of its 
 def ids_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
     """Return the token ids [N, W] of a call; the tensor itself where it has two dimensions."""
     named = [kwargs[name] for name in IDS if name in kwargs]
-    for value in (*named, *args, *kwargs.values()):
-        if isinstance(value, Tensor) and value.ndim in (1, 2) and value.dtype in (torch.int64, torch.int32):
-            return value if value.ndim == 2 else value[None]
+    for values in (named, args, list(kwargs.values())):
+        found = [value for value in values if isinstance(value, Tensor) and value.ndim in (1, 2)]
+        found = [value for value in found if value.dtype in (torch.int64, torch.int32)]
+        if found:  # a batch, rather than one time per text
+            best = max(found, key=lambda value: value.ndim)
+            return best if best.ndim == 2 else best[None]
     raise UserInputError(
         "the recorded network was called without token ids; record the module that receives ids [N, L]"
     )
@@ -60,7 +63,7 @@ class HostCopy:
 
     def __init__(self, tensor: Tensor) -> None:
         self._copy = tensor.detach().to("cpu", non_blocking=tensor.is_cuda, copy=True)
-        self._event = torch.cuda.Event() if tensor.is_cuda else None
+        self._event = torch.cuda.Event() if tensor.is_cuda else None  # type: ignore[no-untyped-call]
         if self._event is not None:
             self._event.record(torch.cuda.current_stream(tensor.device))
 
@@ -89,8 +92,9 @@ class CallInputs:
         self.is_cached = any(length != 0 for length in lengths)
         self._length = next((length for length in lengths if length is not None), None)
         marked = kwargs.get("replace_position")
-        is_marked = isinstance(marked, Tensor) and marked.dtype == torch.bool
-        self._marked = HostCopy(marked) if is_marked else None
+        self._marked = None
+        if isinstance(marked, Tensor) and marked.dtype == torch.bool:
+            self._marked = HostCopy(marked)
         counted = (kwargs.get(name) for name in ("cache_position", "position_ids"))
         self._counted = [HostCopy(places) for places in counted if isinstance(places, Tensor)]
 
@@ -137,19 +141,29 @@ def _cache_length(cache: Any) -> int | None:
         return None
 
 
-def split_guidance(ids_NW: Tensor, mask_id: int) -> bool:
-    """Return whether the second half of a batch is the first with its prompt masked."""
+def prompted_half(ids_NW: Tensor, mask_id: int) -> slice | None:
+    """Return the half of a batch whose prompt is masked in the other half; None if there is none."""
     half = len(ids_NW) // 2
     if len(ids_NW) % 2 or not half:
-        return False
-    first, second = ids_NW[:half], ids_NW[half:]
-    differs = first != second
-    return bool(differs.any() & (~differs | (second == mask_id)).all())
+        return None
+    parts = slice(0, half), slice(half, None)
+    differs = ids_NW[parts[0]] != ids_NW[parts[1]]
+    for part, other in (parts, parts[::-1]):
+        if bool(differs.any() & (~differs | (ids_NW[other] == mask_id)).all()):
+            return part
+    return None
 
 
-def mix_guidance(logits_NKV: Tensor, scale: float) -> Tensor:
-    """Return the logits that classifier-free guidance decides with: u + (scale + 1) (c − u)."""
-    given, free = logits_NKV.float().chunk(2)
+def mix_guidance(logits_NKV: Tensor, scale: float, part: slice) -> Tensor:
+    """Return the logits that classifier-free guidance decides with: u + (scale + 1) (c − u).
+
+    Args:
+        logits_NKV: of both halves of a batch.
+        scale: of guidance.
+        part: the half with the prompt.
+    """
+    both = logits_NKV.float().chunk(2)
+    given, free = both if part.start == 0 else both[::-1]
     return free + (scale + 1) * (given - free)
 
 

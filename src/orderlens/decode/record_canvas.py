@@ -107,6 +107,15 @@ class RecordedCanvas:
         differs = ids_NW != now
         return bool(differs.any()) and bool((~differs | (given & (ids_NW == self.mask_id))).all())
 
+    def began_without_prompt(self, ids_NW: Tensor) -> bool:
+        """Return whether only the second call had the first tokens of all texts: guidance in two calls."""
+        if self.n_passes != 2 or bool(self.given_NL.any()) or ids_NW.shape != self.tokens_NL.shape:
+            return False
+        held = self.tokens_NL != self.mask_id
+        is_start = held[:, :2].all() & (held == held.long().cumprod(1).bool()).all()
+        is_gone = (ids_NW[held] == self.mask_id).all() & (ids_NW != self.mask_id).any()
+        return bool(is_start & is_gone)
+
     def are_candidates(self, ids_NW: Tensor) -> bool:
         """Return whether a larger batch tries tokens: each row has the given tokens of a text, and others."""
         now, given = self.tokens_NL[self.live], self.given_NL[self.live]

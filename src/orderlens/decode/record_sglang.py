@@ -103,10 +103,11 @@ class StepRecorder:
 
     def _text(self, name: str, mask_id: int, start: int) -> tuple[PassCanvas, int]:
         """Return the canvas of a request and the position of its first block; forget the oldest request."""
-        self._texts[name] = self._texts.pop(name, None) or (PassCanvas(mask_id), start)
+        known = self._texts.pop(name) if name in self._texts else (PassCanvas(mask_id), start)
+        self._texts[name] = known
         if len(self._texts) > MAX_TEXTS:
             del self._texts[next(iter(self._texts))]
-        return self._texts[name]
+        return known
 
     def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         if rows:

@@ -217,17 +217,19 @@ class _Network:
 
     def probe_vocab(self, mask_id: int) -> int:
         """Return V from one small call."""
-        try:
-            return int(self(torch.full((1, 2), mask_id)).shape[2])
-        except IndexError as error:  # an embedding without such a row
-            raise UserInputError(
-                f"the network fails on mask_id={mask_id} ({error}); pass the id that it was trained with"
-            ) from error
+        return int(self(torch.full((1, 2), mask_id)).shape[2])
 
     @torch.no_grad()
     def __call__(self, ids_NL: Tensor) -> Tensor:
         ids_NL = ids_NL.to(self.device)
-        found = self.network(ids_NL) if self._forward is None else self._forward(self.network, ids_NL)
+        try:
+            found = self.network(ids_NL) if self._forward is None else self._forward(self.network, ids_NL)
+        except IndexError as error:  # an embedding without such a row
+            raise UserInputError(
+                f"the network fails on {ids_NL.shape[1]} token ids up to {int(ids_NL.max())} ({error}): "
+                "check mask_id, pass vocab_size=N if it reads N ids only, or a smaller block_size if it "
+                "takes fewer positions"
+            ) from error
         logits = logits_of(found)
         if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != ids_NL.shape:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__

@@ -20,6 +20,8 @@ from orderlens.errors import UserInputError
 
 LENGTH = 24
 """Positions of a probe where blocks do not ask for more."""
+SHORT = 12
+"""The same for networks that do not take as many."""
 SAME = 1e-3
 """Largest difference of log-probabilities (nats) that numerical noise may cause between two calls."""
 UNSEEN = 1e-6
@@ -51,19 +53,20 @@ def check_network(network: Callable[[Tensor], Tensor], declared: Declared, block
         UserInputError: with what the probe found and the remedy.
     """
     try:
-        _Probe(network, declared, block_size).run()
-    except IndexError as error:  # an embedding without such a row
-        raise UserInputError(
-            f"the network fails on a short probe with token ids below {declared.valid_vocab} ({error}); pass "
-            "vocab_size=N where it reads only N ids"
-        ) from error
+        _Probe(network, declared, block_size, LENGTH).run()
+    except UserInputError as error:
+        if not isinstance(error.__cause__, IndexError) or block_size >= SHORT:
+            raise
+        _Probe(network, declared, block_size, SHORT).run()
 
 
 class _Probe:
-    def __init__(self, network: Callable[[Tensor], Tensor], declared: Declared, block_size: int) -> None:
+    def __init__(
+        self, network: Callable[[Tensor], Tensor], declared: Declared, block_size: int, length: int
+    ) -> None:
         self.network, self.declared, self.block_size = network, declared, block_size
         blockwise = declared.attention == "block-causal"
-        self.length = max(LENGTH, 3 * block_size) if blockwise else LENGTH
+        self.length = max(length, 3 * block_size) if blockwise else length
         generator = np.random.default_rng(0)
         allowed = np.setdiff1d(np.arange(declared.valid_vocab), np.array(declared.excluded))
         self.ids_3L = torch.from_numpy(generator.choice(allowed, size=(3, self.length)))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from orderlens.common.grid import Canvas
 from orderlens.decode.batches import BatchLimit
 from orderlens.decode.census import STATES_AT_ONCE, Span, census_batch, evaluate_spans
-from orderlens.errors import UserInputError
+from orderlens.errors import UserInputError, counted
 from orderlens.metrics.census import LARGEST_SPAN
 from orderlens.models.abilities import CountsParameters
 from orderlens.models.protocol import FloatArray, Model
@@ -205,16 +205,15 @@ def _cost(model: Model, spans: Sequence[Span]) -> str:
     states = sum(span.n_states for span in spans)
     each = 8 if model.precision == "float64" else 4
     stored = sum(span.size << span.size for span in spans) * each
-    held = (
-        max(span.size << span.size for span in spans) * 56
-    )  # seven statistics per masked position, the table
+    held = max(span.size << span.size for span in spans) * 56  # seven statistics per position, the table
     seconds = 0.0
     for _ in range(2):  # the first evaluation also warms up
         begin = time.perf_counter()
         evaluate_spans(model, spans[:1], BatchLimit(STATES_AT_ONCE), n_states=PROBED)
         seconds = (time.perf_counter() - begin) / min(PROBED, spans[0].n_states)
+    largest = max(span.size for span in spans)
     return (
-        f"{len(spans)} spans of up to {max(span.size for span in spans)} positions have {states:,} states: "
+        f"{counted(len(spans), 'span')} of up to {largest} positions have {states:,} states: "
         f"{stored / 1e6:,.0f} MB stored, {held / 1e6:,.0f} MB of memory per span, about "
         f"{states * seconds / 60:,.1f} minutes here"
     )

@@ -311,7 +311,7 @@ class TokenTexts:
     def __init__(self, source: RunSource) -> None:
         if "tokens" not in source.tables():
             raise RunError(
-                f"{source.label} does not store token texts; decode them with the model: "
+                f"{source.label} does not store token texts; leave them out, or decode them with the model: "
                 "orderlens.load_model(…).tokenizer.decode([token_id])"
             )
         found: dict[Any, Any] = {}
