@@ -61,6 +61,8 @@ def test_scores_or_paths_have_the_right_shape(order):
 def test_scores_of_a_position_do_not_depend_on_the_others(order):
     if isinstance(order, StaticOrder):
         pytest.skip("a static order has no scores")
+    if order.id == "learned":
+        pytest.skip("its scores depend on the distance to revealed positions")
     stats, targeted = random_stats(12)
     seen = targeted if isinstance(order, OracleOrder) else stats
     few = np.array([2, 5, 7])

@@ -60,7 +60,7 @@ def test_every_built_in_order_has_a_card_with_its_own_rank_and_marker():
         *("forced-ar", "max-prob", "top-margin", "entropy"),
         *("gumbel-prob", "sampled-position", "position-content", "eos-damped", "seed-first"),
         *("lookahead-gain", "lookahead-entropy", "lookahead-ll", "lookahead-min", "lookahead-var"),
-        *("lookahead-recover", "defer", "even", "level"),
+        *("lookahead-recover", "defer", "even", "level", "learned"),
     ]
 
 
