@@ -155,7 +155,7 @@ export interface Page {
 
 /** The traces of a query on the plane of mean and Var; medians by run and task over all orders. */
 export interface PlanePoints {
-  /** Traces that fit; at most some thousands of them are in ``points``. */
+  /** Traces that fit; at most a few thousand of them are in ``points``. */
   total: number;
   points: Row[];
   groups: { run: string; task: string | null; mean: number; var: number }[];

@@ -118,7 +118,7 @@ def census(study: Study) -> list[Finding]:
 
 def independence(study: Study) -> list[Finding]:
     """Return the claim that greedy successes are independent given q."""
-    from orderlens.claims.independence import independence_findings
+    from orderlens.claims.assumptions import independence_findings
 
     own = study.view("score")
     _require(len(own.scored), "independence", NO_TARGET)
@@ -127,7 +127,7 @@ def independence(study: Study) -> list[Finding]:
 
 def locality(study: Study) -> list[Finding]:
     """Return the claims on entropy by distance to the revealed text."""
-    from orderlens.claims.locality import locality_findings
+    from orderlens.claims.assumptions import locality_findings
 
     _require(has_states(study), "locality", NO_STATES)
     return locality_findings(study)
@@ -135,7 +135,7 @@ def locality(study: Study) -> list[Finding]:
 
 def tolerance(study: Study) -> list[Finding]:
     """Return the claim on the theory's predicted loss against temperature."""
-    from orderlens.claims.tolerance import tolerance_findings
+    from orderlens.claims.assumptions import tolerance_findings
 
     own = study.view("sweep")
     _require(own.generated["temperature"].nunique() > 1, "tolerance", NOT_SWEPT)

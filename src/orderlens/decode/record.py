@@ -279,7 +279,7 @@ class Recorder:
         canvas.called(ids, copy, start, logits, first)
 
     def _scale(self) -> float:
-        """Return the scale of guidance; refuse a decoder that uses it without being told."""
+        """Return the scale of guidance; refuse a decoder that uses it undeclared."""
         if self._guidance is None:
             raise UserInputError(
                 "the decoder uses classifier-free guidance: it also calls the network with the prompt "

@@ -106,7 +106,7 @@ def gaps(decodes: Sequence[Decode]) -> list[str]:
 
 
 def shift_note(decodes: Sequence[RecordedCanvas], shift: bool) -> list[str]:
-    """Return a note where tokens are the most probable ones of the neighbouring row, not of their own."""
+    """Return a note where tokens are the most probable ones of the neighbouring row."""
     found = [shares for canvas in decodes if (shares := canvas.neighbour_shares()) is not None]
     count = sum(n for n, _, _ in found)
     own, other = (sum(n * shares[side] for n, *shares in found) / max(count, 1) for side in (0, 1))

@@ -77,7 +77,7 @@ class StepRecorder:
         done = step(algorithm, batch, full_logits, *args, **more)
         try:
             self._write(self._rows(algorithm, batch, before, logits))
-        except Exception:  # noqa: BLE001 (whatever it is, requests must be answered)
+        except Exception:  # noqa: BLE001 (requests must be answered after any error)
             self._active = False
             _log.exception("orderlens stops recording; %s holds what was written before", self.path)
         return done

@@ -21,7 +21,7 @@ from orderlens.errors import UserInputError
 LENGTH = 24
 """Positions of a probe where blocks do not ask for more."""
 SHORT = 12
-"""The same for networks that do not take as many."""
+"""The same for networks that accept shorter texts only."""
 SAME = 1e-3
 """Largest difference of log-probabilities (nats) that numerical noise may cause between two calls."""
 UNSEEN = 1e-6

@@ -256,8 +256,8 @@ class Index:
     def plane(self, query: Query) -> dict[str, Any]:
         """Return the traces of a query on the plane of mean and Var, and the medians of each run and task.
 
-        At most ``MOST_POINTS`` traces are returned, chosen by hash. Medians are over all orders, whatever
-        the query; in a graded run over traces with a verdict.
+        At most ``MOST_POINTS`` traces are returned, chosen by hash. Medians are over all orders
+        for every query; in a graded run over traces with a verdict.
         """
         self.wait("whole")
         known = "isfinite(mean) AND isfinite(var)"
