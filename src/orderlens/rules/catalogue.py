@@ -229,10 +229,8 @@ def _written_out(spec: str) -> str:
         return spec
     if name not in presets:
         _refuse_misplaced(spec, head.strip(), presets)
-        raise UnknownNameError(
-            f"unknown order '{name}'{suggest(name, [*orders, *presets])} "
-            f"(orders: {', '.join(orders)}; 'orderlens orders' also lists presets)"
-        )
+        near = suggest(name, [*orders, *presets]) or f" (orders: {', '.join(orders)});"
+        raise UnknownNameError(f"unknown order '{name}'{near} 'orderlens orders' lists all")
     preset = PRESETS.get(name)
     if plus:
         raise UserInputError(
@@ -266,10 +264,9 @@ def _parse_rule(spec: str, text: str) -> Commit | Revise:
             raise UserInputError(f"policy '{spec}' names a second order, '{name}'; a policy has one")
         if (first := text.partition(":"))[0] in known:
             raise UserInputError(f"policy '{spec}': write '{first[0]}={first[2]}' instead of '{text}'")
-        raise UnknownNameError(
-            f"policy '{spec}': unknown rule '{name}'{suggest(name, known)} "
-            f"(commit: {', '.join(COMMITS.names())}; revise: {', '.join(REVISIONS.names())})"
-        )
+        listed = f" (commit: {', '.join(COMMITS.names())}; revise: {', '.join(REVISIONS.names())});"
+        near = suggest(name, known) or listed
+        raise UnknownNameError(f"policy '{spec}': unknown rule '{name}'{near} 'orderlens orders' lists all")
     rule = kind.parse(values.split(":") if equals else [])
     if not isinstance(rule, Commit | Revise):
         raise UserInputError(
