@@ -173,17 +173,17 @@ def test_a_lead_opens_two_orders_and_a_filtered_list_has_an_address(page, addres
 def test_wide_screens_show_the_list_next_to_the_sample(page, address):
     page.set_viewport_size({"width": 1680, "height": 900})
     open_sample(page, address, sample="s3", run="plain", a="max-prob")
-    marked = page.locator(".beside [aria-current]")
+    marked = page.locator(".side-list [aria-current]")
     marked.first.wait_for()
     assert {text.split("\n")[0] for text in marked.all_inner_texts()} == {"s3"}
-    there, tokens = page.locator(".beside").bounding_box(), page.locator(".tokens").first.bounding_box()
+    there, tokens = page.locator(".side-list").bounding_box(), page.locator(".tokens").first.bounding_box()
     assert there["x"] + there["width"] <= tokens["x"]
     assert page.evaluate("document.documentElement.scrollWidth") == 1680
-    page.locator(".beside button", has_text="s1").first.click()
+    page.locator(".side-list button", has_text="s1").first.click()
     page.get_by_role("heading", name="s1").wait_for()
-    page.locator(".beside [aria-current]", has_text="s1").first.wait_for()
+    page.locator(".side-list [aria-current]", has_text="s1").first.wait_for()
     page.set_viewport_size({"width": 1280, "height": 900})
-    assert not page.locator(".beside").is_visible()
+    assert not page.locator(".side-list").is_visible()
 
 
 def test_column_heads_link_to_their_meaning(page, address):
