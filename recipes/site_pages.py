@@ -74,7 +74,7 @@ def _plain(head: str) -> str:
 
 @cache
 def _anchors() -> dict[str, str]:
-    """Return term or column name (lower case) → heading of the glossary, unless tables differ in its meaning."""
+    """Return term or column name (lower case) → its heading, unless tables differ in its meaning."""
     from orderlens.analysis.glossary import entries
 
     own = {column.rpartition(":")[2] for item in entries() for column in item.columns if ":" in column}
