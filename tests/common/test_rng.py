@@ -17,7 +17,10 @@ def test_streams_depend_on_every_key_and_on_nothing_else():
 def test_a_stream_keeps_its_numbers():
     """Results of stored runs depend on these numbers."""
     assert keyed_generator(0, "a", 1).random() == 0.7074372258885274
-    assert rule_stream(None, "a", "random", 0).random() == rule_stream(0, "a", "random", 0).random()
+    unseeded = keyed_generator(0, "a", "random", "rule", 0).random()
+    assert (
+        rule_stream(None, "a", "random", 0).random() == rule_stream(0, "a", "random", 0).random() == unseeded
+    )
 
 
 def test_buffered_rows_are_the_streams_numbers_pass_by_pass():
