@@ -115,9 +115,9 @@ def manual() -> list[Path]:
 
 
 def words(pages: Sequence[Path]) -> int:
-    """Return the number of words of pages, code blocks left out."""
+    """Return the number of words of pages; code blocks and the lines of tables (``|``) do not count."""
     plain = (re.sub(r"```.*?```", " ", page.read_text(encoding="utf-8"), flags=re.DOTALL) for page in pages)
-    return sum(len(text.split()) for text in plain)
+    return sum(len(re.findall(r"\S*\w\S*", text)) for text in plain)
 
 
 ENTERED = """

@@ -14,6 +14,7 @@ import ast
 import io
 import re
 import tokenize
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,8 @@ SKIPPED = (
     "recipes/bundled_tasks/",
     "recipes/smol_words.py",
 )
+LISTED = ("CHANGELOG.md", "docs/results/tiny.md", "docs/results/smol.md", "docs/python.md")
+"""Lists and printed results, in which a colon or semicolon may end a sentence, as in messages."""
 LONGEST_SENTENCE = 30
 
 _NUMBER_WORDS = (
@@ -90,12 +93,15 @@ def places(root: Path = ROOT, paths: tuple[str, ...] = PLACES) -> list[Place]:
 
 
 def _in_prose(name: str, prose: Prose) -> Iterator[Place]:
-    for offset, line in enumerate(prose.text.split("\n")):
-        for turn, pattern in _PATTERNS.items():
-            for match in pattern.finditer(line):
-                yield Place(name, prose.line + offset, turn, _around(line, match.start()))
+    text = re.sub(r"[ \t]*\n[ \t]*", "\n", prose.text)
+    flat = text.replace("\n", " ")  # a turn may be split between two lines
+    for turn, pattern in _PATTERNS.items():
+        for match in pattern.finditer(flat):
+            line = prose.line + text.count("\n", 0, match.start())
+            yield Place(name, line, turn, _around(flat, match.start()))
     if prose.message:
-        for sentence in _sentences(prose.text):
+        is_page = name.endswith(".md") and name not in LISTED and not name.endswith("/results.md")
+        for sentence in _sentences(prose.text, ".!?" if is_page else ".!?:;"):
             if (words := len(sentence.split())) > LONGEST_SENTENCE:
                 yield Place(name, prose.line, f"{words} words", sentence[:100])
 
@@ -120,9 +126,9 @@ def _prose(path: Path) -> Iterator[Prose]:
 def _python(source: str) -> Iterator[Prose]:
     docstrings, parts, start = _docstring_lines(source), list[str](), 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.STRING:
+        if token.type in _STRINGS:  # from Python 3.12 on, an f-string is several tokens
             start = start if parts else token.start[0]
-            parts.append(token.string.strip("rbfRBF\"'"))
+            parts.append(re.sub(r"^[a-zA-Z]{0,2}(\"\"\"|'''|\"|')|(\"\"\"|'''|\"|')$", "", token.string))
         elif token.type == tokenize.COMMENT:
             yield Prose(token.start[0], token.string.lstrip("# "), message=False)
         elif token.type != tokenize.NL and parts:
@@ -178,11 +184,29 @@ def _blank(match: re.Match[str]) -> str:
     return "\n" * match.group().count("\n")
 
 
-def _sentences(text: str) -> list[str]:
-    return re.split(r"(?<=[.!?:;])[\"')*_]*\s+", " ".join(text.split()))
+def _toml(source: str) -> Iterator[Prose]:
+    for text in _strings(tomllib.loads(source)):
+        yield Prose(1 + source.count("\n", 0, max(0, source.find(text[:20]))), text, message=True)
 
 
-_READERS = {".py": _python, ".ts": _typescript, ".md": _markdown, ".j2": _template}
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+def _sentences(text: str, ends: str) -> list[str]:
+    return re.split(rf"(?<=[{ends}])[\"')*_]*\s+", " ".join(text.split()))
+
+
+_READERS = {".py": _python, ".ts": _typescript, ".md": _markdown, ".j2": _template, ".toml": _toml}
+_STRINGS = {
+    kind
+    for kind, name in tokenize.tok_name.items()
+    if name in ("STRING", "FSTRING_START", "FSTRING_MIDDLE", "FSTRING_END")
+}
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ OPENING = """\
 # Gallery
 
 For readers who look for a figure. Each has the command and the Python that draw it from a run small
-enough for a laptop: the pictures show what a figure looks like, not what is true of a model.
+enough for a laptop. The pictures show what a figure looks like, not what is true of a model.
 `make gallery` makes them and this page.
 
 `orderlens figures RUN…` draws every figure that a run has the data for, and writes its numbers as

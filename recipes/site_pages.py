@@ -2,13 +2,15 @@
 
 Contributing, changelog, design notes and measurements have their usual places in the repository, and appear
 in the site under the names below. The list of commands is generated from the command line and appended to its
-page. Links to source files, which have no page, become plain text.
+page. Links to source files, which have no page, become plain text. Column heads that the glossary explains
+become links to it.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ ELSEWHERE = {
 }
 """File in the repository → page of the site."""
 GENERATED = tuple(ELSEWHERE.values())
+GLOSSARY = "glossary.md"
+_HEAD = re.compile(r"^(\|.*\|)[ ]*\n(?=\|[ :|-]+\|[ ]*$)", re.MULTILINE)
+_FENCED = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 
 
@@ -38,10 +43,43 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fix links that point outside ``docs/``, and append the list of commands (called by MkDocs)."""
+    """Fix and add links, and append the list of commands (called by MkDocs)."""
     path: str = page.file.src_uri
     relinked = markdown if path in GENERATED else relink(markdown, f"docs/{path}", path)
-    return relinked + commands_page() if path == COMMANDS else relinked
+    explained = relinked if path == GLOSSARY else explain_heads(relinked, path)
+    return explained + commands_page() if path == COMMANDS else explained
+
+
+def explain_heads(text: str, page: str) -> str:
+    """Return Markdown whose column heads link to the glossary, in tables with two known heads or more."""
+    glossary = posixpath.relpath(GLOSSARY, posixpath.dirname(page) or ".")
+
+    def linked(match: re.Match[str]) -> str:
+        heads = [head.strip() for head in re.split(r"(?<!\\)\|", match.group(1))[1:-1]]
+        anchors = [_anchors().get(_plain(head)) for head in heads]
+        if len(set(filter(None, anchors))) < 2:  # "path" and "value" alone mean many things
+            return match.group(0)
+        cells = (f"[{h}]({glossary}#{a})" if a else h for h, a in zip(heads, anchors, strict=True))
+        return f"| {' | '.join(cells)} |\n"
+
+    parts = _FENCED.split(text)
+    return "".join(part if part.startswith("```") else _HEAD.sub(linked, part) for part in parts)
+
+
+def _plain(head: str) -> str:
+    """Return a column head without code marks, units, the paper's mark and the word "content"."""
+    bare = re.sub(r"\(.*?\)|: paper$| %$|^content ", "", head.strip("` ").lower())
+    return bare.strip()
+
+
+@cache
+def _anchors() -> dict[str, str]:
+    """Return term or column name (lower case) → its heading, unless tables differ in its meaning."""
+    from orderlens.analysis.glossary import entries
+
+    own = {column.rpartition(":")[2] for item in entries() for column in item.columns if ":" in column}
+    found = ((name, item.anchor) for item in entries() for name in (*item.columns, item.term))
+    return {name.lower(): anchor for name, anchor in found if ":" not in name and name not in own}
 
 
 def relink(text: str, source: str, page: str) -> str:

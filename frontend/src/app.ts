@@ -26,6 +26,8 @@ export class App {
   private readonly back = h("button", { type: "button", class: "back", click: () => this.leave() }, "← All samples");
   private near: Row[] = [];
   private readonly turns = new Map(([[-1, "← Previous"], [1, "Next →"]] as const).map(([by, text]) => [by, h("button", { type: "button", class: "back", click: () => this.openRow(this.neighbour(by)!, true) }, text)]));
+  /** The rows of the list next to the open sample; only wide screens show it. */
+  private readonly sideList = h("nav", { class: "side-list", "aria-label": "List" });
   private readonly trouble = h("p", { class: "trouble", role: "alert" });
 
   constructor(
@@ -33,7 +35,7 @@ export class App {
     private readonly source: Source,
     private readonly catalogue: Catalogue,
   ) {
-    show(this.page, h("nav", { class: "turns", "aria-label": "Samples" }, this.back, ...this.turns.values()), this.sampleBox);
+    show(this.page, h("nav", { class: "turns", "aria-label": "Samples" }, this.back, ...this.turns.values()), this.sideList, this.sampleBox);
     show(root, this.trouble, this.listBox, this.page);
     window.addEventListener("hashchange", () => isOurs(location.hash) && void this.follow());
     document.addEventListener("keydown", (event) => {
@@ -68,6 +70,7 @@ export class App {
       this.back.scrollIntoView({ block: "start" });
       this.near = this.near.some((row) => row.sample_id === wanted.sample) ? this.near : (await this.source.list({ ...readList(""), run: wanted.run })).rows;
       for (const [by, button] of this.turns) button.disabled = !this.neighbour(by);
+      show(this.sideList, h("ol", {}, ...this.near.map((row) => this.entry(row))));
     } catch (error) {
       if (mine !== this.opened) return;
       show(this.trouble, error instanceof Error ? error.message : String(error));
@@ -81,6 +84,12 @@ export class App {
     const rows = by > 0 ? this.near : [...this.near].reverse();
     const seen = rows.findIndex(same);
     return seen < 0 ? undefined : rows.slice(seen).find((row) => !same(row));
+  }
+
+  /** One row of the list next to the sample: name and order; rows of the open sample are marked. */
+  private entry(row: Row): HTMLElement {
+    const isOpen = row.sample_id === this.place.sample;
+    return h("li", {}, h("button", { type: "button", "aria-current": isOpen ? "true" : undefined, click: () => this.openRow(row) }, h("span", { dir: "auto" }, row.name), h("small", { dir: "auto" }, row.label)));
   }
 
   private view(which: "list" | "sample"): void {

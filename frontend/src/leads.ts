@@ -14,13 +14,14 @@ export interface Lead {
   pass?(sample: Sample): number | null;
 }
 
+/** Rows of the list, largest value first unless the part says otherwise. */
 type Ask = (part: Partial<Query>) => Promise<Row[]>;
 
 /** Return up to four leads, each about another sample. */
 export async function findLeads(source: Source, graded: boolean): Promise<Lead[]> {
   const out: Lead[] = [];
   const isNew = (row: Row): boolean => !out.some((lead) => lead.row.sample_id === row.sample_id);
-  const ask: Ask = async (part) => (await source.list({ ...FIRST, ...part, whole: true })).rows.filter(isNew);
+  const ask: Ask = async (part) => (await source.list({ ...FIRST, descending: true, ...part, whole: true })).rows.filter(isNew);
   for (const kind of graded ? [differentVerdicts, largestGap, longestCascade, largestVar] : [largestGap, longestCascade, largestVar]) {
     const lead = await kind(ask);
     if (lead) out.push(lead);

@@ -73,7 +73,7 @@ export class SampleList {
   private meanings(): HTMLElement {
     const { terms, graded } = this.catalogue;
     const shown = COLUMNS.filter((column) => terms[column.id] && (column.id !== "correct" || graded));
-    return h("dl", { class: "terms" }, ...shown.map((column) => h("div", {}, h("dt", {}, column.name), h("dd", {}, terms[column.id]!.meaning))));
+    return h("dl", { class: "terms" }, ...shown.map((column) => h("div", { id: `meaning-${column.id}` }, h("dt", {}, column.name), h("dd", {}, terms[column.id]!.meaning))));
   }
 
   private async lead(): Promise<void> {
@@ -194,6 +194,7 @@ export class SampleList {
       "th",
       { scope: "col", "aria-sort": way, class: column.text ? undefined : "n" } as never,
       h("button", { type: "button", click: again }, column.name + sign),
+      this.catalogue.terms[column.id] && h("a", { class: "meaning", href: `#meaning-${column.id}`, "aria-label": `What ${column.name} means` }, "?"),
       column.unit && h("small", {}, column.unit),
     );
   }

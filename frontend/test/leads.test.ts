@@ -35,6 +35,22 @@ test("leads: each kind once, each about another sample, and none where nothing s
   assert.deepEqual((await findLeads(source, false)).map((lead) => lead.row.name), ["a", "b"]);
 });
 
+test("leads take the largest value of the list, not the smallest", async () => {
+  const many = [
+    ...rows,
+    row("d", { id: "d1", gap: 0.1, var: 0.5 }),
+    row("e", { id: "e1", cascade: 2 }),
+    row("f", { id: "f1", cascade: 7 }),
+    row("g", { id: "g1", var: 20 }),
+  ];
+  const found = await findLeads({ ...source, list: (query) => Promise.resolve(pick(many, query)) }, false);
+  assert.deepEqual(found.map((lead) => [lead.title, lead.row.id]), [
+    ["Largest gap between orders", "a1"],
+    ["The end is revealed first", "f1"],
+    ["Most uneven path", "g1"],
+  ]);
+});
+
 test("the orders that differ most are likelihoods of one temperature", async () => {
   const lead = (await findLeads(source, false))[0]!;
   const traces = [trace("a1", -3, "none"), trace("x", -1, "exact"), trace("y", -2, "estimate"), trace("z", -9, "exact", 1)];

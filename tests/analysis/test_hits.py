@@ -101,3 +101,8 @@ def test_oracle_orders_alone_leave_it_open(builders):
     study = study_of(builders, logs, hits, "oracle-max-q")
     assert read(study, "independence").findings[0].outcome == "left open"
     assert not study.tables(["hits"])[0].rows[0]["observed"].is_defined
+
+
+def test_one_order_has_its_own_numbers_and_the_pooled_ones(builders):
+    found = measure_hits(study_of(builders, *drawn(np.random.default_rng(3), n_texts=8, n=32)))
+    assert set(found) == {"forced-ar", ALL}

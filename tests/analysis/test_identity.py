@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from orderlens.analysis.identity import prompt_keys, repeated_traces
+from orderlens.analysis.identity import Setup, labels, prompt_keys, repeated_traces
 from orderlens.errors import UserInputError
 from orderlens.store.reader import open_run
 
@@ -100,3 +100,13 @@ def test_different_traces_under_one_name_are_refused(second):
     one = ROW | {"run": "r0", "sample_id": "a", "n": 3, "log_prob": -2.0}
     with pytest.raises(UserInputError, match="run 'r1' and another hold different traces of sample 'a'"):
         repeated_traces(pd.DataFrame([one, one | {"run": "r1"} | second]))
+
+
+def test_setups_fit_where_both_say_the_same():
+    whole = {"model": {"name": "m", "precision": "float32", "digest": "d"}, "block_size": 8}
+    mine = Setup.of(whole | {"temperatures": [0.0, "0.8:0.4"]})
+    assert (mine.model, mine.precision, mine.digest, mine.schedule) == ("m", "float32", "d", "0.8:0.4")
+    assert mine.fits(Setup.of({"model": "m"})), "fields that one of them lacks do not count"
+    for change in ({"block_size": 16}, {"model": {"name": "m", "precision": "float32", "digest": "e"}}):
+        assert not Setup.of(whole).fits(Setup.of(whole | change)), change
+    assert list(labels([Setup.of({})]).values()) == ["unnamed model"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.analysis.lorenz import lorenz_curves
+from orderlens.analysis import Study
+from orderlens.analysis.lorenz import first_block_curves, lorenz_curves
 from orderlens.analysis.traces import sample_table
 from orderlens.metrics import gini, lorenz
 from orderlens.testing import make_run, make_trace
@@ -49,3 +50,14 @@ def test_only_the_traces_that_count_enter_however_they_are_read(monkeypatch, row
     for key, kind in expected.items():
         np.testing.assert_allclose(curves.get_group(key)["lorenz"], lorenz(-logs[kind]))
         assert set(curves.get_group(key)["n"]) == {1}
+
+
+def test_the_most_frequent_length_counts_blocks_not_steps():
+    rng = np.random.default_rng(2)
+    lengths = (4, 4, 4, 8, 8)
+    traces = [
+        make_trace(f"s{i}", "forced-ar", -rng.gamma(0.5, size=n), block_size=8) for i, n in enumerate(lengths)
+    ]
+    found = first_block_curves(Study(make_run(traces)))
+    assert (found["length"], found["n_other_lengths"]) == (4, 2)
+    assert [curve["n"] for curve in found["curves"]] == [3]

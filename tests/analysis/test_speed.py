@@ -10,7 +10,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis import Study
-from orderlens.analysis.speed import aup, families
+from orderlens.analysis.speed import CUT_OFF, aup, families
 
 
 def plain_aup(points, best):
@@ -68,3 +68,10 @@ def test_the_speed_of_light_is_that_of_plain_comparisons():
         assert table.cell("speed_of_light", order=base).value == pytest.approx(np.mean(best), abs=1e-9)
         faster = [value > speeds[i, base] + 1e-9 for i, value in zip(ids, best, strict=True)]
         assert table.cell("share_faster", order=base).value == pytest.approx(np.mean(faster), abs=1e-9)
+
+
+def test_aup_keeps_a_setting_exactly_at_the_cut_off_and_tiny_accuracies():
+    at_the_edge = aup(np.array([1.0, 2.0]), np.array([50.0, 50.0 - CUT_OFF]), 50.0)
+    assert at_the_edge > aup(np.array([1.0]), np.array([50.0]), 50.0) == 50.0
+    assert aup(np.array([1.0]), np.array([0.5]), 0.5) == 0.5
+    assert math.isnan(aup(np.array([1.0]), np.array([0.0]), 0.0))

@@ -190,6 +190,32 @@ def test_a_lead_opens_two_orders_and_a_filtered_list_has_an_address(page, addres
     assert page.title() == "OrderLens viewer"
 
 
+def test_wide_screens_show_the_list_next_to_the_sample(page, address):
+    page.set_viewport_size({"width": 1680, "height": 900})
+    open_sample(page, address, sample="s3", run="plain", a="max-prob")
+    marked = page.locator(".side-list [aria-current]")
+    marked.first.wait_for()
+    assert {text.split("\n")[0] for text in marked.all_inner_texts()} == {"s3"}
+    there, tokens = page.locator(".side-list").bounding_box(), page.locator(".tokens").first.bounding_box()
+    assert there["x"] + there["width"] <= tokens["x"]
+    assert page.evaluate("document.documentElement.scrollWidth") == 1680
+    page.locator(".side-list button", has_text="s1").first.click()
+    page.get_by_role("heading", name="s1").wait_for()
+    page.locator(".side-list [aria-current]", has_text="s1").first.wait_for()
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert not page.locator(".side-list").is_visible()
+
+
+def test_column_heads_link_to_their_meaning(page, address):
+    page.goto(address)
+    rows(page).first.wait_for()
+    page.get_by_role("link", name="What Var means").click()
+    assert page.locator(":target dt").inner_text() == "Var"
+    heads = page.locator("th .meaning").evaluate_all("all => all.map(item => item.getAttribute('href'))")
+    assert len(heads) == 8
+    assert all(page.locator(head).count() == 1 for head in heads)
+
+
 def test_a_link_to_nowhere_says_so(page, address):
     page.goto(f"{address}#sample=missing&run=revised")
     page.get_by_role("alert").get_by_text("no sample 'missing'").wait_for()

@@ -88,6 +88,7 @@ def test_one_lucky_check_among_many_is_no_support_and_is_said():
     assert check.outcome == OPEN
     assert check.result.p == check.result.p_claim < 0.05 <= check.result.p_reading
     assert "Holm p over all checks" in reading.findings[0].parts()[0].text()
+    assert "Holm p over all checks" in reading.findings[0].sentence()
     assert reading.n_checks == 20
     assert "20 checks were made" in reading.sentence()
 

@@ -6,10 +6,14 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study
+from orderlens.analysis.frontier import FrontierPoint
 from orderlens.claims import read
+from orderlens.claims.parallel import _is_rival
 from orderlens.errors import UserInputError
+from orderlens.metrics.estimate import Estimate
 from orderlens.models.hmm import HiddenMarkovModel
 
+ONE = Estimate(1.0)
 QUICK = Options(resampling=Resampling(reps=400))
 
 
@@ -57,3 +61,18 @@ def test_one_token_per_pass_is_no_case() -> None:
     study = Study(ol.score("hmm", [ol.Sample("a", "hello", "there")], ["max-prob"]), QUICK)
     with pytest.raises(UserInputError, match="finding 'parallel': every policy reveals one token per pass"):
         read(study, "parallel")
+
+
+def test_rivals_have_the_order_of_the_ladder_and_another_rule() -> None:
+    ladder = ["max-prob", "max-prob+top=2", "max-prob+top=4"]
+
+    def rival(order: str, tokens: float = 2.5, gain: Estimate = ONE) -> bool:
+        return _is_rival(FrontierPoint(order, ONE, Estimate(tokens), ONE, gain), ladder)
+
+    assert rival("max-prob+threshold=0.9")
+    assert not rival("max-prob+top=2"), "a rung"
+    assert not rival("forced-ar+threshold=0.9"), "another order"
+    assert not rival("max-prob:select=argmax"), "no rule"
+    assert not rival("max-prob+threshold=0.9", tokens=1.0), "one token per pass"
+    assert not rival("max-prob+threshold=0.9", gain=Estimate.undefined("outside the ladder"))
+    assert not _is_rival(FrontierPoint("max-prob+top=2", ONE, Estimate(2.0), ONE, ONE), [])

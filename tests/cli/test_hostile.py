@@ -157,7 +157,25 @@ def test_a_tokenizer_that_cannot_spell_is_refused(tmp_path, capsys, kind):
         (["train", "--data", "file", "--steps", "-1", "--out", "m"], "must be positive, not -1"),
         (["analyze", ""], "the path of the run folder is empty"),
         (["score", "--model", "", "--out", "r"], "the model's name is empty; give tiny"),
-        (["analyze", "nowhere"], "nowhere: it does not exist"),
+        (["analyze", "nowhere"], "nowhere: it does not exist; 'orderlens runs list FOLDER' lists runs"),
+        (["runs", "show", "nowhere"], "it has no spec.json; 'orderlens runs list FOLDER' lists runs"),
+        (
+            ["score", "--model", "zzz", "--out", "r"],
+            "unknown model 'zzz'; --model takes tiny, smol, hmm, hf:ORG/NAME or the path of a folder",
+        ),
+        (["models", "get", "nope"], "'nope' cannot be fetched with this command; only smol can"),
+        (
+            ["score", "--model", "hmm", "--orders", "max-prb", "--out", "r"],
+            "unknown order 'max-prb'; did you mean 'max-prob'? 'orderlens orders' lists all\n",
+        ),
+        (
+            ["score", "--model", "hmm", "--orders", "zzz", "--out", "r"],
+            "unknown order 'zzz' (orders: forced-ar, ",
+        ),
+        (
+            ["score", "--model", "hmm", "--orders", "random+tops=2", "--out", "r"],
+            "unknown rule 'tops'; did you mean 'top'? 'orderlens orders' lists all\n",
+        ),
         (["analyze", "file"], "file is a file, not a folder"),
         (["train", "--data", "file", "--out", "m", "--window", str(10**30)], "window"),
         (["train", "--data", "file", "--out", "m", "--block-size", "0"], "--block-size 0 must be at least 1"),

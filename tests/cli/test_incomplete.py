@@ -54,6 +54,22 @@ def test_every_reader_names_it_in_one_line(stopped, whole, tmp_path, capsys, ver
     assert "not complete" not in errors(whole, "b")
 
 
+def test_a_missing_part_is_named_without_the_systems_words(whole, tmp_path, capsys) -> None:
+    folder = Path(shutil.copytree(whole, tmp_path / "run"))
+    part = min((folder / "parts" / "reveals").iterdir())
+    part.unlink()
+    assert main(["analyze", str(folder)]) == 1
+    wanted = f"{folder}: the file {part.name} is missing; run: orderlens runs verify {folder}"
+    assert capsys.readouterr().err == f"orderlens: {wanted}\n"
+
+
+def test_runs_without_common_traces_are_compared_without_nan(whole, tmp_path, capsys) -> None:
+    samples = [ol.Sample("other", "once upon", "a time there was")]
+    ol.score(ol.load_model("hmm"), samples, orders=["forced-ar"], out=tmp_path / "other")
+    assert main(["runs", "diff", str(whole), str(tmp_path / "other")]) == 1
+    assert "nan" not in capsys.readouterr().out
+
+
 def test_tables_figures_and_reports_carry_the_note(stopped, tmp_path) -> None:
     assert any(NOTE in note for note in ol.Study.open(stopped).table("fixed-sequence").notes)
     assert main(["report", str(stopped), "--out", str(tmp_path / "r.html"), "--bootstrap", "20"]) == 0

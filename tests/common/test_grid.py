@@ -33,3 +33,16 @@ def test_canvas_covers_the_request_with_whole_blocks(prompt, n, block, anchor):
     edges = block_edges(canvas.end, block, canvas.offset)
     assert {start for start, _ in edges} >= set(canvas.block_starts)
     assert anchor == "zero" or canvas.first_start == prompt
+
+
+def test_hand_worked_ends_of_infilling_and_of_masked_overflow():
+    plain = Canvas(prompt_length=4, n_requested=5, block_size=8, offset=0)
+    assert (plain.requested_end, plain.end, plain.fill_end, plain.total) == (9, 16, 16, 16)
+    assert plain.visible_suffix == 0
+    masked = Canvas.plan(4, 5, 8, "zero", fills_overflow=False)
+    assert (masked.fill_end, masked.total) == (9, 16)
+    short, long = Canvas.plan(4, 5, 8, "zero", 3), Canvas.plan(4, 5, 8, "zero", 30)
+    assert (short.fill_end, short.total, short.visible_suffix) == (9, 12, 3)
+    assert (long.fill_end, long.total, long.visible_suffix) == (9, 39, 7)
+    assert (long.reach("block-causal"), long.reach("full")) == (16, 39)
+    assert (long.window(8, "block-causal"), long.window(8, "full")) == ((8, 16), (0, 39))

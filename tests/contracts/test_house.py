@@ -48,6 +48,14 @@ def test_the_map_names_every_room(house):
         assert f"`{room}`" in page, room
 
 
+def test_pages_stay_short(house):
+    assert len(house.manual()) <= 24
+    assert house.words(house.manual()) <= 35_000
+    assert house.words([ROOT / "docs" / "results" / "index.md"]) <= 600
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+    assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
 def test_the_way_of_a_command_stays_short(house):
     verbs = {verb: house.VERBS[verb] for verb in HIGHEST}
     entered = {verb: len(files) for verb, files in house.ways(verbs)}

@@ -94,3 +94,13 @@ def test_states_of_rules_that_revise(tmp_path):
     found = run.table("states").to_pandas().groupby("order")["forward"].max()
     assert (found < passes).all()
     assert ol.open_run(tmp_path / "run").table("states").to_pandas().equals(run.table("states").to_pandas())
+
+
+def test_a_pass_that_ends_exactly_at_the_limit_is_kept():
+    """forced-ar in a block of 8 after 3 given tokens: 5, then 5 + 4 = 9 masked positions."""
+
+    def kept(limit):
+        run = ol.score(MODEL, SAMPLES[:1], ["forced-ar"], states=True, limit_states=limit)
+        return len(run.table("states").to_pandas())
+
+    assert [kept(limit) for limit in (5, 8, 9)] == [1, 1, 2]

@@ -58,6 +58,20 @@ def test_links_lead_to_a_page_and_to_a_place_on_it(site: Path) -> None:
                 assert unquote(link.fragment) in places[page], (name, target)
 
 
+def test_column_heads_link_to_the_glossary(site: Path) -> None:
+    found = pages(site)
+    for name, head, anchor in (
+        ("results/tiny.html", "Var(log q)", "var"),
+        ("results/tiny.html", "argmax accuracy", "argmax-accuracy"),
+        ("results/parallel.html", "bits per byte", "bits-per-byte"),
+    ):
+        assert re.search(
+            rf'<th[^>]*><a href="\.\./glossary\.html#{anchor}">{re.escape(head)}</a></th>', found[name]
+        )
+    assert "<th>path</th>" in found["replicate.html"], "a file's path is not a reveal path"
+    assert not re.search(r"<th[^>]*><a", found["glossary.html"])
+
+
 def test_the_reference_holds_the_public_names(site: Path) -> None:
     import orderlens
 

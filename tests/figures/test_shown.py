@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from orderlens.figures.catalogue import FIGURES
 from orderlens.rules.cards import display_name, is_target_aware
@@ -58,7 +59,7 @@ AXES = {
         ("share of steps, easiest first", "distance below uniform"),
     ],
     "coherence": [
-        ("Δ mean log q to Forced-AR (nats/token)", ""),
+        ("Δ mean log q to forced-ar (nats/token)", ""),
         ("distance of the pair", "|Γ| (nats)"),
         ("masked share", ""),
     ],
@@ -76,7 +77,7 @@ AXES = {
     "couplings": [
         ("tokens in the set", "nats per set"),
         ("loss (nats/token); mark: total", ""),
-        ("Var, one token per pass (nats²)", ""),
+        ("Var (nats²)", ""),
     ],
     "census": [
         ("log P per token (nats)", "share of all orders"),
@@ -119,13 +120,29 @@ def test_axes_say_what_they_measure(name):
 
 
 @pytest.mark.parametrize("name", [name for name in FIGURES.names() if name not in ("unmask", "reveal-order")])
-def test_panels_of_several_are_lettered(name):
+def test_panels_of_several_have_a_letter_and_a_title(name):
     _, figure = drawn(name)
-    letters = [panel.get_title(loc="left")[:3] for panel in figure.axes]
+    titles = [panel.get_title(loc="left") for panel in figure.axes]
+    assert all(len(title.strip()) > len("(a)") for title in titles)
+    letters = [title[:3] for title in titles]
     if name == "frontier":
         assert letters == ["bit"]
     else:
         assert letters == ["(a)", "(b)", "(c)", "(d)"][: len(letters)]
+
+
+@pytest.mark.parametrize("name", FIGURES.names())
+def test_notes_titles_and_labels_are_not_cut_off(name):
+    _, figure = drawn(name)
+    figure.draw_without_rendering()
+    labels = [label for panel in figure.axes for label in (panel.xaxis.label, panel.yaxis.label)]
+    titles = [text for panel in figure.axes for text in panel.findobj(Text) if text.get_text()[:1] == "("]
+    for text in filter(Text.get_text, (*figure.texts, *labels, *titles)):
+        box = text.get_window_extent()
+        assert box.x0 >= -1, (name, text.get_text())
+        assert box.x1 <= figure.bbox.x1 + 1, (name, text.get_text())
+    boxes = [text.get_window_extent() for text in titles]
+    assert not [1 for i, box in enumerate(boxes) if any(box.overlaps(other) for other in boxes[:i])], name
 
 
 @pytest.mark.parametrize("name", FIGURES.names())
@@ -255,8 +272,8 @@ def test_bars_of_loss_and_var_add_up_to_the_mark():
             before = [other for _, other in own[:place] if (other >= 0) == (width >= 0)]
             assert left == pytest.approx(sum(before)), "stacked on those of the same sign"
     names = [label.get_text() for label in loss.get_yticklabels()]
-    assert names[0] == "Forced-AR"
-    assert "Max-prob, top=4" in names
+    assert names[0] == "forced-ar"
+    assert "max-prob+top=4" in names
 
 
 def test_the_frontier_has_every_policy_at_its_pace_and_quality():
@@ -267,7 +284,7 @@ def test_the_frontier_has_every_policy_at_its_pace_and_quality():
         assert rounded((point["tokens_per_pass"]["value"], point["quality"]["value"])) in marks(panel)
     assert panel.get_title(loc="left") == "bits per byte ↓", "less is better"
     (legend,) = figure.legends
-    assert texts(legend) == ["Forced-AR", "Forced-AR, top", "Max-prob, threshold", "Max-prob, top"]
+    assert texts(legend) == ["forced-ar", "forced-ar+top", "max-prob+threshold", "max-prob+top"]
 
 
 def test_heat_maps_show_the_shares_with_the_first_step_on_top():
@@ -322,7 +339,7 @@ def test_losses_are_points_of_the_traces_and_correlations_lie_between_minus_one_
             for name in ("var", "min"):
                 assert rounded((item["sigma"], item[name])) in known
     assert texts(fit.get_legend()) == ["fitted σ, k", "fitted σ, k = 1", "observed"]
-    assert texts(loss.get_legend())[0] == "Forced-AR"
+    assert texts(loss.get_legend())[0] == "forced-ar"
     assert texts(rho.get_legend()) == ["Var", "−min log q", "share q < ½"]
 
 

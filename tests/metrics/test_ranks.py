@@ -203,3 +203,11 @@ def test_one_row_of_a_class_has_a_value_without_an_interval():
     found = delong([[1.0, 2.0, 3.0]], [False, True, False])
     assert found.auroc[0] == 0.5
     assert math.isnan(found.estimate(0, 3).high)
+
+
+def test_the_smallest_samples_that_have_a_value():
+    found = partial_spearman([1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [])  # one degree of freedom
+    assert found.statistic == pytest.approx(0.5)
+    assert found.p == pytest.approx(stats.spearmanr([1, 2, 3], [1, 3, 2]).pvalue)
+    assert math.isnan(partial_spearman([1.0, 2.0], [1.0, 2.0], []).statistic)
+    assert [column.tolist() for column in natural_spline_basis([5.0])] == [[0.0]]

@@ -7,6 +7,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.errors import UserInputError
+from orderlens.runs.likelihood import averages
 
 NAMES = ["sample_id", "method", "log_prob", "std_error", "n_draws", "nats_per_token", "bits_per_byte"]
 
@@ -72,3 +73,21 @@ def test_a_seed_repeats_the_draws_and_another_does_not():
 def test_bad_input_is_one_line(given, said):
     with pytest.raises(UserInputError, match=said):
         ol.likelihood("hmm", texts(ol.load_model("hmm"), 1), **given)
+
+
+def test_averages_of_a_method_over_its_texts():
+    model = ol.load_model("hmm")
+    table = ol.likelihood(model, texts(model, 3), method="elbo", draws=1)
+    assert table.to_pandas()["n_draws"].tolist() == [1, 1, 1], "one draw is the smallest number"
+    default = ol.likelihood(model, texts(model, 1), method="elbo", draws=8).to_pandas()["log_prob"][0]
+    assert (
+        default
+        == ol.likelihood(model, texts(model, 1), method="elbo", draws=8, seed=0).to_pandas()["log_prob"][0]
+    )
+    table = ol.likelihood(model, texts(model, 3), method="elbo", draws=8)
+    rows = table.to_pandas()
+    (found,) = averages([table])
+    assert (found["method"], found["n"], found["n_draws"]) == ("elbo", 3, 8)
+    assert found["log_prob"] == pytest.approx(rows["log_prob"].mean())
+    assert found["bits_per_byte"] == pytest.approx(rows["bits_per_byte"].mean())
+    assert found["std_error"] == pytest.approx(np.sqrt((rows["std_error"] ** 2).sum()) / 3)

@@ -8,7 +8,7 @@ import orderlens as ol
 from orderlens.api import Generate, Score
 from orderlens.errors import RunError
 from orderlens.runs.request import options
-from orderlens.runs.spec import RunSpec
+from orderlens.runs.spec import RunSpec, refuse_other_model
 
 SAMPLE = ol.Sample("a", "hello", "world")
 
@@ -62,3 +62,14 @@ def test_json_there_and_back() -> None:
 def test_a_run_that_was_not_decoded_is_no_job() -> None:
     with pytest.raises(RunError, match="kind 'external' has no 'model'"):
         RunSpec.from_json({"kind": "external"})
+
+
+def test_another_model_is_refused_by_what_differs() -> None:
+    model = ol.load_model("hmm")
+    job = RunSpec.from_json(ol.score(model, SAMPLE, "forced-ar").spec)
+    refuse_other_model(job, model)
+    with pytest.raises(RunError, match=r"is not the one of the run \('hmm'\): its digest is "):
+        refuse_other_model(job, ol.load_model("hmm:seed=5"))
+    other = RunSpec.from_json(job.to_json() | {"block_size": 8})
+    with pytest.raises(RunError, match="the model has block size 32, but the run has 8"):
+        refuse_other_model(other, model)

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import orderlens as ol
 from orderlens.rules import parse_policies
 from orderlens.runs.tables import TraceLabels, reveal_table, revision_table
 from orderlens.store.schema import table_schema
@@ -91,3 +92,15 @@ def test_a_token_taken_back_has_no_new_one_and_a_reveal_no_old_one(kind):
     assert table["old_logq"].to_pylist() == [-1.5, -2.5, None]
     assert table["seed"].to_pylist() == [None, None, 3]
     assert revision_table({}, labels(), kind).num_rows == 0
+
+
+def test_the_text_of_a_generated_trace_ends_at_its_first_eos():
+    model = ol.load_model("hmm")
+    rows = ol.generate(model, ["a", "b", "c"], "forced-ar", max_new_tokens=96, temperature=1).outputs()
+    ends = set()
+    for row in rows.to_arrow().to_pylist():
+        tokens = row["token_ids"]
+        first = next((i for i, token in enumerate(tokens) if token in model.eos_ids), len(tokens))
+        ends.add(first < len(tokens))
+        assert row["text"] == model.tokenizer.decode(tokens[:first])
+    assert True in ends

@@ -36,7 +36,9 @@ def test_reads_the_option_named_last_before_the_answer_line(response, letter):
     "doc", [{}, {"options": []}, {"options": ["a", "b"], "answer": "D"}, {"options": "ab"}]
 )
 def test_a_document_without_options_or_answer_is_a_verdict(doc):
-    assert not grade_named(doc, "a").correct
+    verdict = grade_named(doc, "a")
+    assert not verdict.correct
+    assert verdict.reason.startswith("the document has no ")
 
 
 def test_golden_solutions_are_right_whatever_letter_follows():

@@ -305,3 +305,12 @@ def test_the_three_readings(text: str, value: int | str, bare: int | str, unit_v
 )
 def test_the_limits_of_what_is_anybodys_answer(text: str, readable: bool) -> None:
     assert (last_number(text) is not None) is readable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("it is +0.5", "0.5"), ("it is -0.5", "-0.5"), ("it is +7", "7")]
+)
+def test_the_text_of_a_number_drops_a_plus_and_keeps_a_minus(text: str, shown: str) -> None:
+    found = last_number(text)
+    assert found is not None
+    assert found.text == shown

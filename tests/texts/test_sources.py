@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 
 import orderlens as ol
 from orderlens import tasks
-from orderlens.errors import DataFileError
-from orderlens.texts.sources import C4, HubFile, fetch, read_docs
+from orderlens.errors import DataFileError, UnknownNameError
+from orderlens.texts.sources import C4, HubFile, fetch, load_passages, read_docs, sample_rows
 
 ROWS: list[dict[str, Any]] = [{"question": f"q{n % 2}", "golden": str(n)} for n in range(4)]
 
@@ -212,3 +213,39 @@ def test_a_missing_shard_of_c4_is_named(hub_cache: Path) -> None:
     put_c4(hub_cache, 2)
     with pytest.raises(DataFileError, match="2 of 3 shards of the validation split"):
         ol.load_samples("c4", "hmm", limit=2)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": [1, 1.5]}, "'prompt' contains 1.5; token ids are whole numbers"),
+        ({"prompt": [1], "target": [True]}, "'target' contains True; token ids are whole numbers"),
+        ({"prompt": [-1]}, "'prompt' contains -1; token ids are from 0"),
+        ({"prompt": 3}, "'prompt' must be text or a list of token ids, not 3"),
+        ({"template": "a [[2]] b", "prompt": "x"}, "'template' must be text with holes"),
+        ({"template": 3}, "'template' must be text with holes"),
+        ({"target": "x", "text": "y"}, "'target' needs a 'prompt', which the row lacks"),
+        ({"text": 3}, "'text' must be text, not 3"),
+    ],
+)
+def test_rows_of_samples_are_refused_by_field(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"text": "a good row"}, row])
+    with pytest.raises(DataFileError, match=re.escape(message)) as refused:
+        list(sample_rows(str(file)))
+    assert "rows.jsonl, row 2" in str(refused.value)
+
+
+def test_rows_of_samples_keep_templates_and_ids(tmp_path: Path) -> None:
+    rows = [{"template": "a [[2]] b"}, {"prompt": [1, 2], "target": [3]}]
+    found = list(sample_rows(str(write(tmp_path / "rows.jsonl", rows))))
+    assert [row.get("template") for row in found] == ["a [[2]] b", None]
+    assert (found[1]["prompt"], found[1]["target"]) == ([1, 2], [3])
+
+
+def test_passages_of_one_kind() -> None:
+    every = load_passages()
+    kinds = {passage.kind for passage in every}
+    for kind in kinds:
+        assert load_passages(kind) == [passage for passage in every if passage.kind == kind]
+    with pytest.raises(UnknownNameError, match="unknown kind of passage 'nope'"):
+        load_passages("nope")

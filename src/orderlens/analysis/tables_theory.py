@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -113,13 +114,15 @@ def fitted_noise(study: Study) -> dict[str, FittedNoise]:
     frame = study.scored
     kinds = frame["order"].map(lambda order: kind_of(str(order)))
     shown = ["deployable", "target-aware", *(["unknown"] if (kinds == "unknown").any() else [])]
-    return {kind: _fit(study, frame[kinds == kind], kind) for kind in shown}
+    read = [read_hits(study, frame[kinds == kind]) for kind in shown]
+    with ThreadPoolExecutor(2) as pool:  # most of a fit is numpy, which releases the interpreter lock
+        found = pool.map(lambda kind, hits: _fit(study, kind, *hits), shown, read)
+        return dict(zip(shown, found, strict=True))
 
 
-def _fit(study: Study, part: pd.DataFrame, kind: str) -> FittedNoise:
+def _fit(study: Study, kind: str, traces: Sequence[TraceHits], n_sequences: int) -> FittedNoise:
     from orderlens.theory import TheoryError
 
-    traces, n_sequences = read_hits(study, part)
     n = sum(len(item.logq) for item in traces)
     why = NO_TARGET if not len(study.scored) else "no such order was scored"
     if n:

@@ -64,10 +64,10 @@ class FindingPart:
         remarks = dict.fromkeys(check.remark for check in self.checks if check.remark)
         if not known:
             remarks |= dict.fromkeys(check.too_few() for check in self.checks)
-        body = "; ".join([*(check.text() for check in known), *remarks, *self._weakened()])
+        body = "; ".join([*(check.text() for check in known), *remarks, *self.weakened()])
         return f"{self.where}: {body}" if self.where else body
 
-    def _weakened(self) -> list[str]:
+    def weakened(self) -> list[str]:
         """Return a remark if only the correction prevents an outcome."""
         if self.outcome != OPEN:
             return []
@@ -140,6 +140,7 @@ class Finding:
         counts = {outcome: sum(check.outcome == outcome for check in self.checks) for outcome in OUTCOMES}
         shown = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
         reasons = dict.fromkeys(check.result.why for check in self.checks if check.result.why)
+        reasons |= dict.fromkeys(remark for part in self.parts() for remark in part.weakened())
         text = f"{self.outcome.capitalize()}: {counted(len(self.checks), 'check')}, {shown or 'none made'}"
         return f"{text} ({'; '.join(reasons)})." if reasons else f"{text}."
 

@@ -71,7 +71,8 @@ def _lines(found: "Diff") -> Iterator[str]:
     counts = ", ".join(f"{count} {name}" for name, count in found.totals.items() if count)
     yield f"{'same' if found.same else 'different'}: {counts or 'the runs hold no traces'}"
     left, right = found.tokens_per_pass
-    yield f"tokens per pass: {left:.3g} in A, {right:.3g} in B"
+    if left == left and right == right:
+        yield f"tokens per pass: {left:.3g} in A, {right:.3g} in B"
     yield f"noise: {found.noise:.3g} nats ({found.noise_source})"
     for item in found.explanations:
         yield f"explained by {item.setting}: {item.text} ({item.source})"

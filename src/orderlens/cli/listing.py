@@ -135,7 +135,9 @@ def get(request: Get) -> None:
 
     name = request.name
     if name != "smol":
-        raise UserInputError(f"model '{name}' needs no download; only smol does")
+        raise UserInputError(
+            f"'{name}' cannot be fetched with this command; only smol can, and hf:ORG/NAME is fetched on use"
+        )
     path = get_base(request.file)
     if request.json:
         print_json({"model": name, "path": str(path), "sha256": SHA256})

@@ -93,7 +93,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
         _draw_histogram(panels[0], data, styles)
         _draw_plane(panels[1], data, styles)
         _draw_ranks(panels[2], ranks, styles)
-        panel_letters(panels)
+        panel_letters(panels, "all orders of a span", "Var against log P", "rank of each rule")
         footnote(
             figure,
             f"(a), (b): all {data['size']}! orders of one span ('{data['sample_id']}', start "

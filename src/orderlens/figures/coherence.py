@@ -98,7 +98,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
             for panel in panels[1:]:
                 panel.set_ylim(0, top)
             panels[1].legend(loc="best")
-            panel_letters(panels)
+            panel_letters(panels, "gap between orders", "circulation", "circulation")
         footnote(figure, _note(data, floor))
     return figure
 
@@ -111,7 +111,7 @@ def _draw_gaps(panel: Axes, data: Mapping[str, Any], floor: float) -> None:
     panel.axvline(0, color=GREY, linewidth=0.8)
     rows(panel, orders, [item["gap"] for item in data["gaps"]], hollow)
     row_labels(panel, orders)
-    panel.set_xlabel("Δ mean log q to Forced-AR (nats/token)")
+    panel.set_xlabel("Δ mean log q to forced-ar (nats/token)")
 
 
 def _draw_groups(panel: Axes, data: Mapping[str, Any], kind: str, label: str) -> None:

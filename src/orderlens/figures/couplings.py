@@ -75,11 +75,12 @@ def draw(data: Mapping[str, Any]) -> Figure:
         _draw_loss(panels[1], loss)
         if var:
             _draw_var(panels[2], var)
-        panel_letters(panels)
+        panel_letters(panels, "cost of a set", "loss of a policy", "parts of Var")
         footnote(
             figure,
             "C = log p(set | revealed) − Σ log p(token | revealed). Grey: Σ H − max H, which bounds its mean "
-            "over texts that the model writes.\nThin bars at C: mean range over the paths through a set.",
+            "over texts that the model writes.\nThin bars at C: mean range over the paths through a set. "
+            "(c) is Var of the same path with one token per pass.",
         )
     return figure
 
@@ -140,7 +141,7 @@ def _draw_var(panel: Axes, rows: list[Mapping[str, Any]]) -> None:
     panel.axvline(0, color=GREY, linewidth=0.7)
     _rows(panel, rows)
     panel.set_yticklabels([])
-    panel.set_xlabel("Var, one token per pass (nats²)")
+    panel.set_xlabel("Var (nats²)")
     _legend(panel)
 
 
@@ -148,7 +149,7 @@ def _legend(panel: Axes) -> None:
     """Put the legend above the panel, clear of the marks."""
     panel.legend(
         loc="lower right",
-        bbox_to_anchor=(1.0, 1.08),
+        bbox_to_anchor=(1.0, 1.15),
         ncols=2,
         fontsize=5.8,
         columnspacing=0.6,

@@ -83,7 +83,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
             panel.set_xlabel(title)
         row_labels(panels[1], orders)
         panels[2].set_yticks(range(count), [""] * count)
-        panel_letters(panels)
+        panel_letters(panels, "variance against mean", "inequality", "accuracy")
         footnote(figure, _note(data))
     return figure
 

@@ -159,7 +159,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
         _draw_hits(panels[0], data)
         _draw_losses(panels[1], data)
         _draw_correlations(panels[2], data)
-        panel_letters(panels)
+        panel_letters(panels, "hits against q", "loss against Var", "ranking of the loss")
         footnote(figure, _note(data))
     return figure
 

@@ -46,7 +46,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
         depth.set_ylabel("distance below uniform")
         for panel in (whole, depth):
             panel.set_xlabel("share of steps, easiest first")
-        panel_letters([whole, depth])
+        panel_letters([whole, depth], "Lorenz curves", "depth of the curves")
         figure.legend(*whole.get_legend_handles_labels(), loc="outside right center", title="order (Gini)")
         n = max(item["n"] for item in data["curves"])
         text = f"Block 0 ({data['length']} steps), mean of up to {n} curves per order; dashed: uniform."

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -231,10 +233,10 @@ def new_figure(
     return figure, list(axes.flat)
 
 
-def panel_letters(axes: Sequence[Axes]) -> None:
-    """Put (a), (b), … before each axes' title."""
-    for letter, panel in zip("abcdefghijklmnop", axes, strict=False):
-        panel.set_title(f"({letter})  {panel.get_title(loc='left')}", loc="left")
+def panel_letters(axes: Sequence[Axes], *titles: str) -> None:
+    """Put (a), (b), … before each axes' title; ``titles`` replace the titles of the first axes."""
+    for letter, panel, title in zip_longest("abcdefghijklmnop"[: len(axes)], axes, titles[: len(axes)]):
+        panel.set_title(f"({letter})  {title or panel.get_title(loc='left')}", loc="left")
 
 
 GREY = "#8a8a8a"
@@ -295,9 +297,16 @@ def _raised(power: int) -> str:
 
 
 def footnote(figure: Figure, text: str) -> None:
-    """Write a small grey note below the panels, inside the figure's layout."""
+    """Write a small grey note below the panels, its lines wrapped to the figure's width."""
+    columns = int(figure.get_figwidth() * 72 / 3.6)  # a letter is 3.2 to 3.5 points wide
+    lines = (fill(line, columns, break_on_hyphens=False) for line in text.splitlines())
     figure.supxlabel(
-        text, x=0.01, horizontalalignment="left", fontsize=6.4, color="#5f5f5f", linespacing=1.35
+        "\n".join(lines),
+        x=0.01,
+        horizontalalignment="left",
+        fontsize=6.4,
+        color="#5f5f5f",
+        linespacing=1.35,
     )
 
 

@@ -89,7 +89,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
             _band(panel, data, label_it=name == "external_ppl_whole")
         for panel in panels[2:]:
             panel.set_xlabel("temperature")
-        panel_letters(panels)
+        panel_letters(panels, "external perplexity", "variance", "mean", "end of text")
         handles, labels = panels[1].get_legend_handles_labels()
         figure.legend(
             handles, labels, loc="outside upper center", ncols=min(len(labels), 5), columnspacing=1.4

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError
+from orderlens.errors import MissingPackageError, ModelLoadError, UnknownNameError, UserInputError
 from orderlens.models.abilities import weight_format
 from orderlens.models.family_index import FAMILIES, find_family
 from orderlens.models.files.configfile import CONFIG
 from orderlens.models.options import LoadOptions, check_device, check_dtype, check_weights
 from orderlens.models.protocol import Model
-from orderlens.registry import Registry
+from orderlens.registry import Registry, suggest
 
 _log = logging.getLogger(__name__)
 ModelFactory: TypeAlias = Callable[[str, LoadOptions], Model]
@@ -79,6 +79,10 @@ def _load(spec: str | os.PathLike[str] | Model, options: LoadOptions) -> Model:
     name, _, argument = spec.partition(":")
     if name not in MODELS.names():
         _refuse_evaluator(name)
+        raise UnknownNameError(
+            f"unknown model '{name}'{suggest(name, MODELS.names()) or ';'} "
+            f"--model takes {', '.join(MODELS.names())}, hf:ORG/NAME or the path of a folder"
+        )
     return MODELS.get(name)(argument, options)
 
 

@@ -1,4 +1,4 @@
-"""Looks up an order's card (display name, tier, rank) by the label of a trace.
+"""Looks up an order's card (tier, rank, marker) by the label of a trace.
 
 A label is an order's id with its options and, for a policy, its rules: ``random``,
 ``max-prob:select=argmax``, ``max-prob+threshold=0.9``. The order's class defines the card; an order that is
@@ -23,7 +23,7 @@ def base_name(label: str) -> str:
 
 
 def card_of(kind: type[Order]) -> Card:
-    """Return the card of an order class; without one, a card with its id and the tier of its kind.
+    """Return the card of an order class; without one, a card with the tier of its kind.
 
     A subclass with another id does not inherit the card of its parent. An order that sees the target is
     always target-aware.
@@ -34,30 +34,25 @@ def card_of(kind: type[Order]) -> Card:
             return replace(card, tier="target-aware") if aware else card
         if "id" in vars(parent):
             break
-    return Card(kind.id, "target-aware" if aware else "structured")
+    return Card("target-aware" if aware else "structured")
 
 
 def order_card(label: str) -> Card:
     """Return the card of the order in ``label``; a neutral card if it is not installed."""
     name = base_name(label)
     if name not in ORDERS.names():
-        return Card(name, "unknown")
+        return Card("unknown")
     try:
         return card_of(ORDERS.get(name))
     except (OrderLensError, ImportError):  # a plug-in that cannot be loaded: its traces can still be read
-        return Card(name, "unknown")
+        return Card("unknown")
 
 
 def display_name(label: str) -> str:
-    """Return the display name: the card's name with options and commit rule, without seeds."""
-    rule, plus, commit = label.partition("+")
-    option = rule.partition(":")[2]
-    name = order_card(label).name
-    if option.startswith("select="):
-        name += f" ({option.removeprefix('select=')} rule)"
-    elif option and not option.isdigit():
-        name += f" ({option})"
-    return f"{name}, {commit}" if plus else name
+    """Return the label without its seed, as tables and commands write it: ``random+top=4``."""
+    rule, plus, rules = label.partition("+")
+    name, _, option = rule.partition(":")
+    return (name if option.isdigit() else rule) + plus + rules
 
 
 def is_target_aware(label: str) -> bool:

@@ -246,10 +246,8 @@ def _written_out(spec: str) -> str:
         return spec
     if name not in presets:
         _refuse_misplaced(spec, head.strip(), presets)
-        raise UnknownNameError(
-            f"unknown order '{name}'{suggest(name, [*orders, *presets])} "
-            f"(orders: {', '.join(orders)}; 'orderlens orders' also lists presets)"
-        )
+        near = suggest(name, [*orders, *presets]) or f" (orders: {', '.join(orders)});"
+        raise UnknownNameError(f"unknown order '{name}'{near} 'orderlens orders' lists all")
     preset = PRESETS.get(name)
     if plus:
         raise UserInputError(
@@ -285,7 +283,8 @@ def _parse_rule(spec: str, text: str) -> Rule:
         if (first := text.partition(":"))[0] in known:
             raise UserInputError(f"policy '{spec}': write '{first[0]}={first[2]}' instead of '{text}'")
         listed = "; ".join(f"{kind}: {', '.join(registry.names())}" for kind, registry in RULES.items())
-        raise UnknownNameError(f"policy '{spec}': unknown rule '{name}'{suggest(name, known)} ({listed})")
+        near = suggest(name, known) or f" ({listed});"
+        raise UnknownNameError(f"policy '{spec}': unknown rule '{name}'{near} 'orderlens orders' lists all")
     rule = found.get(name).parse(values.split(":") if equals else [])
     if not isinstance(rule, Commit | Revise | Search):
         raise UserInputError(

@@ -78,7 +78,7 @@ def find_runs(place: Place, filesystem: Any = None) -> list[Folder]:
     if folder.exists(SPEC):
         return [folder]
     if filesystem is None and "://" not in str(place) and not Path(place).is_dir():
-        raise RunError(f"no run at {place}: it does not exist")
+        raise RunError(f"no run at {place}: it does not exist; 'orderlens runs list FOLDER' lists runs")
     inner = sorted(name.removesuffix(f"/{SPEC}") for name in folder.names() if name.endswith(f"/{SPEC}"))
     if not inner:
         raise RunError(f"no run at {folder.label}: neither the folder nor a folder below it contains {SPEC}")

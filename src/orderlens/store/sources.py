@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -163,7 +164,8 @@ class FolderSource:
     def _absence(self, error: FileNotFoundError) -> str:
         if load_snapshot(self.folder).generation != self.snapshot.generation:
             return f"{self.label} was compacted or repaired during reading; open it again"
-        return f"{self.label}: a part is missing ({one_line(error)}); run: orderlens runs verify {self.label}"
+        name = Path(error.filename).name if error.filename else one_line(error)
+        return f"{self.label}: the file {name} is missing; run: orderlens runs verify {self.label}"
 
 
 def _present(name: str, file: pq.ParquetFile, columns: Sequence[str] | None) -> list[str] | None:

@@ -133,7 +133,9 @@ def read_spec(folder: Folder) -> SpecFile:
     try:
         data = folder.read(SPEC)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise RunError(f"{folder.label} is not a run: it has no {SPEC}") from error
+        raise RunError(
+            f"{folder.label} is not a run: it has no {SPEC}; 'orderlens runs list FOLDER' lists runs"
+        ) from error
     return _spec_of(folder, data)
 
 

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from orderlens.rules import parse_policy
-from orderlens.rules.commit.schedules import Cosine, Steps, Timesteps
+from orderlens.errors import UserInputError
+from orderlens.rules import Schedule, parse_policy
+from orderlens.rules.commit.schedules import Cosine, Power, Steps, Timesteps
 from orderlens.rules.commit.spread import Dilated
 
 
@@ -26,6 +27,8 @@ def counts(rule, n):
         (Cosine(1), 5, [5]),
         (Cosine(12), 4, [1, 1, 1, 1]),
         (Cosine(3), 12, [2, 4, 6]),
+        (Power(4), 10, [1, 2, 3, 4]),
+        (Power(4, 3), 10, [1, 1, 3, 5]),
         (Timesteps(), 8, [1] * 6 + [2]),
         (Timesteps(4), 32, [7, 8, 8, 9]),
         (Timesteps(2, 0.0), 7, [3, 4]),
@@ -137,3 +140,12 @@ def test_ancestral_steps_have_the_published_law():
         assert np.abs(found / n - 1 / steps).max() < 4.5 * np.sqrt(0.16 / n)
     assert parse_policy("random:2+ancestral=4").likelihood() == "estimate"
     assert parse_policy("forced-ar+ancestral=4").likelihood() == "estimate"
+
+
+@pytest.mark.parametrize("spec", ["steps=1", "cosine=1", "power=1:1", "dream=1"])
+def test_one_pass_is_the_smallest_number_and_reveals_everything(spec: str) -> None:
+    policy = parse_policy(f"max-prob+{spec}")
+    assert isinstance(policy.commit, Schedule)
+    assert set(policy.commit.passes(5).tolist()) == {0}
+    with pytest.raises(UserInputError, match="at least 1"):
+        parse_policy(f"max-prob+{spec.replace('=1', '=0')}")

@@ -60,13 +60,13 @@ def test_the_likelihood_is_answered_by_the_judge_and_shown_with_the_floor(outcom
     assert "the orders differ by 0.500 (0.400 to 0.600) nats per token" in found.answer
     assert "Numerical noise alone accounts for 2 × 10⁻⁵." in found.answer
     assert [dots[0].hollow for _, dots in found.chart.rows] == [True, False, False]
-    assert "Oracle max-q -0.900" in found.chart.title
+    assert "oracle-max-q -0.900" in found.chart.title
     assert path.answer == (
-        "Var(log q) is lowest, 0.70 nats² with Max-prob, and highest, 3.00 nats² with Oracle max-q. "
-        "Tokens revealed at q < ½: 25 % with Max-prob, 25 % with Oracle max-q."
+        "Var(log q) is lowest, 0.70 nats² with max-prob, and highest, 3.00 nats² with oracle-max-q. "
+        "Tokens revealed at q < ½: 25 % with max-prob, 25 % with oracle-max-q."
     )
     (_, alone, _) = questions({"fixed-sequence": plane(entropy=(-1.0, 2.0))}, [])
-    told = "Var(log q) is 2.00 nats² with Entropy. Tokens revealed at q < ½: 25 % with Entropy."
+    told = "Var(log q) is 2.00 nats² with entropy. Tokens revealed at q < ½: 25 % with entropy."
     assert alone.answer == told
 
 
@@ -101,7 +101,7 @@ def test_the_least_and_the_most_uneven_deployable_order_are_drawn():
     ]  # fmt: skip
     tables = {"fixed-sequence": plane(**ORDERS)}
     chart = questions(tables, [], {"curves": curves, "length": 2})[1].chart
-    assert [(name, gini) for name, _, gini in chart.curves] == [("Max-prob", 0.2), ("Forced-AR", 0.4)]
+    assert [(name, gini) for name, _, gini in chart.curves] == [("max-prob", 0.2), ("forced-ar", 0.4)]
 
 
 def test_several_tokens_per_pass_are_compared_with_one():
@@ -112,10 +112,10 @@ def test_several_tokens_per_pass_are_compared_with_one():
     found = questions({}, [], policies=rows)[2]
     assert found.title == "What do several tokens per pass cost?"
     assert found.answer == (
-        "Max-prob, top=4 needs 16 passes for 64 tokens; "
+        "max-prob+top=4 needs 16 passes for 64 tokens; "
         "its mean log q is 0.40 nats lower than with one token per pass."
     )
-    assert [name for name, _ in found.chart.rows] == ["Max-prob", "Max-prob, top=4"]
+    assert [name for name, _ in found.chart.rows] == ["max-prob", "max-prob+top=4"]
 
 
 def test_wrong_answers_by_task():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import xml.etree.ElementTree as ET
 
@@ -115,3 +116,26 @@ def test_the_verb_writes_it(run, tmp_path, capsys) -> None:
 def test_no_reveals_give_an_empty_canvas() -> None:
     sample = make_run([make_trace("a", "max-prob", LOGQ[:1], tokens=[5])]).sample("a")
     assert "<svg" in film(sample, [])
+
+
+def test_boxes_do_not_overlap_and_words_are_in_the_middle_of_theirs() -> None:
+    words = [" a", " rather long word", " of", " an", " uncommonly", " extended", " vocabulary"] * 6
+    pieces = [{"token_id": i, "piece": word} for i, word in enumerate(words, 1)]
+    trace = make_trace("a", "max-prob", np.full(len(words), -0.1), tokens=list(range(1, len(words) + 1)))
+    sample = make_run([trace], tokens=pieces).sample("a")
+    drawing = ET.fromstring(film(sample, [sample.trace("max-prob")]))
+    width = float(drawing.get("viewBox").split()[2])
+    found = drawing.iterfind(".//{*}rect[@class='mask']")
+    masks = [tuple(float(item.get(name)) for name in ("x", "y", "width")) for item in found]
+    assert len(masks) == len(words)
+    assert len({y for _, y, _ in masks}) > 2, "several lines"
+    for (x, y, wide), (next_x, next_y, _) in itertools.pairwise(masks):
+        assert x >= 0
+        assert x + wide <= width
+        assert next_y > y or next_x > x + wide
+    middles = {round(x + wide / 2, 1) for x, _, wide in masks}
+    shown = {float(item.get("x")) for item in drawing.iterfind(".//{*}text[@class='word']")}
+    assert shown, "words are centred"
+    assert all(min(abs(x - middle) for middle in middles) < 0.11 for x in shown)
+    widest = max(masks, key=lambda box: box[2])
+    assert widest[2] > 3 * min(masks, key=lambda box: box[2])[2]

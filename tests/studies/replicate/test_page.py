@@ -35,6 +35,6 @@ def test_the_report_shows_every_figure_table_finding_and_run(replication, read_h
     ):
         assert part in text
     assert {"likelihood", "path", "parallel"} <= set(names), "the demo's third question"
-    found = re.search(r"Max-prob, top=4 needs ([\d.]+) passes for ([\d.]+) tokens", text)
+    found = re.search(r"max-prob\+top=4 needs ([\d.]+) passes for ([\d.]+) tokens", text)
     assert found is not None
     assert 3 < float(found[2]) / float(found[1]) <= 4, "tokens per pass; a block may end with fewer"

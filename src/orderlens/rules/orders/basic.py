@@ -28,7 +28,7 @@ class ForcedAR(StaticOrder):
 
     id = "forced-ar"
     summary = "left to right inside each block"
-    card = Card("Forced-AR", "structured", 0, "o")
+    card = Card("structured", 0, "o")
 
     def path(self, n_positions: int, sample_id: str, block: int) -> IntArray:
         return np.arange(n_positions, dtype=np.int64)
@@ -39,7 +39,7 @@ class ReverseAR(StaticOrder):
 
     id = "reverse-ar"
     summary = "right to left inside each block"
-    card = Card("Reverse-AR", "control", 5, "D")
+    card = Card("control", 5, "D")
 
     def path(self, n_positions: int, sample_id: str, block: int) -> IntArray:
         return np.arange(n_positions - 1, -1, -1, dtype=np.int64)
@@ -50,7 +50,7 @@ class RandomOrder(StaticOrder):
 
     id = "random"
     summary = "uniformly random; random:3 is seed 3, plain random is seed 0"
-    card = Card("Random", "random", 4, "X")
+    card = Card("random", 4, "X")
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
@@ -82,7 +82,7 @@ class MaxProb(DrawingOrder):
 
     id = "max-prob"
     summary = "most probable token first; at T > 0 max-prob:select=argmax ranks before drawing"
-    card = Card("Max-prob", "structured", 1, "s")
+    card = Card("structured", 1, "s")
     reads, draw_reads = "top", "drawn"
 
     def __init__(self, select: Select = "sampled") -> None:
@@ -117,7 +117,7 @@ class TopMargin(ConfidenceOrder):
 
     id = "top-margin"
     summary = "largest gap between the two most probable tokens first"
-    card = Card("Top-margin", "structured", 2, "^")
+    card = Card("structured", 2, "^")
     reads = "margin"
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
@@ -129,7 +129,7 @@ class LowEntropy(ConfidenceOrder):
 
     id = "entropy"
     summary = "lowest entropy first"
-    card = Card("Entropy", "structured", 3, "v")
+    card = Card("structured", 3, "v")
     reads = "certainty"
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
@@ -141,7 +141,7 @@ class OracleMaxQ(OracleOrder):
 
     id = "oracle-max-q"
     summary = "most probable target token first (needs the target)"
-    card = Card("Oracle max-q", "target-aware", 6, "P")
+    card = Card("target-aware", 6, "P")
 
     def scores(self, view: StepView[TargetStats]) -> Scores:
         """Return log p(x*), which has the same order as p(x*)."""
@@ -153,7 +153,7 @@ class OracleMargin(OracleOrder):
 
     id = "oracle-margin"
     summary = "largest gap between the target and its best competitor first (needs the target)"
-    card = Card("Oracle margin", "target-aware", 7, "h")
+    card = Card("target-aware", 7, "h")
 
     def scores(self, view: StepView[TargetStats]) -> Scores:
         return np.exp(view.stats.target_logprob) - np.exp(view.stats.competitor_logprob)
@@ -164,7 +164,7 @@ class OracleMinQ(OracleOrder):
 
     id = "oracle-min-q"
     summary = "least probable target token first (needs the target)"
-    card = Card("Oracle min-q", "target-aware", 8, "*")
+    card = Card("target-aware", 8, "*")
 
     def scores(self, view: StepView[TargetStats]) -> Scores:
         return -view.stats.target_logprob

@@ -98,7 +98,7 @@ class Learned(ConfidenceOrder):
 
     id = "learned"
     summary = "a ranker fitted to imitate oracle-margin, or the likeliest order: learned:teacher=census"
-    card = Card("Learned", "structured", 35, ",")
+    card = Card("structured", 35, ",")
 
     def __init__(self, teacher: str = TEACHERS[0]) -> None:
         self.teacher = teacher

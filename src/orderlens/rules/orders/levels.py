@@ -44,7 +44,7 @@ class Defer(ConfidenceOrder):
 
     id = "defer"
     summary = "the leftmost position with p ≥ tau, else the most probable; defer:tau=0.9"
-    card = Card("Defer", "structured", 30, ".")
+    card = Card("structured", 30, ".")
     TAU = 0.9
 
     def __init__(self, tau: float = TAU) -> None:
@@ -68,7 +68,7 @@ class Even(ConfidenceOrder):
 
     id = "even"
     summary = "log p closest to its running mean in the block first"
-    card = Card("Even", "structured", 31, "2")
+    card = Card("structured", 31, "2")
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
         n_C, sum_C, _ = revealed(view)
@@ -82,7 +82,7 @@ class Level(ConfidenceOrder):
 
     id = "level"
     summary = "log p closest to mu nats first; level:mu=-0.1"
-    card = Card("Level", "structured", 32, "3")
+    card = Card("structured", 32, "3")
     MU = -0.1
 
     def __init__(self, mu: float = MU) -> None:
@@ -105,7 +105,7 @@ class FirstHard(ConfidenceOrder):
 
     id = "first-hard"
     summary = "least probable best token first (control)"
-    card = Card("First-hard", "control", 33, "4")
+    card = Card("control", 33, "4")
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
         return -view.stats.top_logprob

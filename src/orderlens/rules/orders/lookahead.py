@@ -118,7 +118,7 @@ class LookaheadGain(CandidateOrder):
 
     id = "lookahead-gain"
     summary = "Info-Gain: tries n positions, smallest entropy now and afterwards first; lookahead-gain:n=8:3"
-    card = Card("Info-gain", "structured", 24, "H")
+    card = Card("structured", 24, "H")
 
     def objective(self, view: StepView[PositionStats]) -> Scores:
         return -view.stats.entropy - view.extras["entropy_after"]
@@ -133,7 +133,7 @@ class LookaheadEntropy(CandidateOrder):
 
     id = "lookahead-entropy"
     summary = "Info-Gain's lookum: tries n positions, smallest entropy left first; lookahead-entropy:n=8:3"
-    card = Card("Info-gain, rest", "structured", 25, "8")
+    card = Card("structured", 25, "8")
 
     def objective(self, view: StepView[PositionStats]) -> Scores:
         return -view.extras["entropy_after"]
@@ -144,7 +144,7 @@ class LookaheadLikelihood(CandidateOrder):
 
     id = "lookahead-ll"
     summary = "tries n positions, largest log p now plus sum of log p left first; lookahead-ll:temp=0"
-    card = Card("Look-ahead likelihood", "structured", 34, "+")
+    card = Card("structured", 34, "+")
 
     def objective(self, view: StepView[PositionStats]) -> Scores:
         return view.stats.top_logprob + view.extras["logprob_after"]
@@ -155,7 +155,7 @@ class LookaheadMin(CandidateOrder):
 
     id = "lookahead-min"
     summary = "tries n positions, highest minimum of log p now and left first; lookahead-min:temp=0"
-    card = Card("Look-ahead minimum", "structured", 27, "x")
+    card = Card("structured", 27, "x")
 
     def objective(self, view: StepView[PositionStats]) -> Scores:
         return np.minimum(view.stats.top_logprob, view.extras["least_after"])
@@ -166,7 +166,7 @@ class LookaheadVar(CandidateOrder):
 
     id = "lookahead-var"
     summary = "tries n positions, smallest variance of log p so far, now and left first; lookahead-var:temp=0"
-    card = Card("Look-ahead variance", "structured", 28, "|")
+    card = Card("structured", 28, "|")
 
     def objective(self, view: StepView[PositionStats]) -> Scores:
         y_R, after = view.stats.top_logprob, view.extras
@@ -181,7 +181,7 @@ class LookaheadRecover(CandidateOrder):
 
     id = "lookahead-recover"
     summary = "tries n positions, largest log-recoverability first; lookahead-recover:sigma=1:temp=0"
-    card = Card("Look-ahead recovery", "structured", 29, "_")
+    card = Card("structured", 29, "_")
     OWN: ClassVar[Mapping[str, float]] = {"sigma": 1.0}
 
     def value(self, logprob_r: FloatArray) -> FloatArray:

@@ -37,13 +37,11 @@ class Card:
     """An order in lists and legends.
 
     Attributes:
-        name: display name, e.g. ``Forced-AR``.
         tier: see ``Tier``.
         rank: place in lists and legends, smaller first.
         marker: matplotlib marker; empty for an unused one.
     """
 
-    name: str
     tier: Tier
     rank: int = UNRANKED
     marker: str = ""

@@ -39,7 +39,7 @@ class GumbelProb(DrawingOrder):
 
     id = "gumbel-prob"
     summary = "MaskGIT: log p plus decreasing noise; gumbel-prob:scale=1:3 has seed 3"
-    card = Card("Gumbel prob", "structured", 20, "d")
+    card = Card("structured", 20, "d")
     needs = frozenset({"planned_passes"})
     SCALE = 1.0
 
@@ -81,7 +81,7 @@ class SampledPosition(DrawingOrder):
 
     id = "sampled-position"
     summary = "Dream's alg_temp: drawn from softmax(confidence/temp); sampled-position:by=entropy:temp=0.1:3"
-    card = Card("Sampled position", "structured", 21, "p")
+    card = Card("structured", 21, "p")
     BY = ("prob", "margin", "entropy")
     TEMP = 0.1
 
@@ -138,7 +138,7 @@ class PositionContent(ConfidenceOrder):
 
     id = "position-content"
     summary = "UNCODE: early positions and rare tokens first; position-content:lambda=0.25:frequencies=FILE"
-    card = Card("UNCODE", "structured", 22, "<")
+    card = Card("structured", 22, "<")
     LAMBDA, ALPHA = 0.25, 10.0
 
     def __init__(self, decay: float = LAMBDA, alpha: float = ALPHA, frequencies: str = "") -> None:
@@ -202,7 +202,7 @@ class SeedFirst(DrawingOrder):
 
     id = "seed-first"
     summary = "Nemotron-Labs-Diffusion: the block's first position, then the most probable token first"
-    card = Card("Seed first", "structured", 26, "1")
+    card = Card("structured", 26, "1")
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
         return np.where(view.offset_R == 0, 1.0, view.stats.top_logprob)  # above every log-probability
@@ -226,7 +226,7 @@ class EosDamped(ConfidenceOrder):
 
     id = "eos-damped"
     summary = "EOSER: most probable token first, EOS damped while the block is empty; eos-damped:gamma=0.4"
-    card = Card("EOS-damped", "structured", 23, ">")
+    card = Card("structured", 23, ">")
     GAMMA = 0.4
 
     def __init__(self, gamma: float = GAMMA) -> None:
