@@ -278,7 +278,7 @@ class SearchBatch:
 
     def _with_cost(self, text: _Text, path: _Path) -> list[Columns]:
         """Return the blocks of the kept path; states of the other paths are added to each first reveal."""
-        states, blocks = text.states.copy(), []
+        states, blocks = text.states.copy(), list[Columns]()
         for index, block in enumerate(path.blocks):
             count = len(block["step"])
             others = states.pop(int(block["block"][0])) - _states(block)

@@ -45,7 +45,7 @@ def path_measure(name: str, logq: FloatArray, is_eos: np.ndarray, entropy: float
     y = logq if is_eos.all() else logq[~is_eos]
     if name == "recover":
         return float(np.sum(log_success(np.minimum(y, -TINY), 1.0)))
-    return float({"mean": np.mean, "min": np.min, "var": lambda values: -np.var(values)}[name](y))
+    return float({"mean": y.mean(), "min": y.min(), "var": -y.var()}[name])
 
 
 class Search(Rule):
