@@ -159,10 +159,11 @@ def test_a_difference_without_spread_or_without_a_group_has_no_interval(values, 
     assert math.isnan(found.high)
 
 
-def test_one_prompt_in_a_group_has_no_interval(rows):
-    found = difference_of_means(rows[1], np.arange(45) == 7, Clusters(np.arange(45), FEW))
+@pytest.mark.parametrize(("n", "has_interval"), [(1, False), (3, False), (4, True)])
+def test_a_group_of_few_prompts_has_no_interval(rows, n, has_interval):
+    found = difference_of_means(rows[1], np.arange(45) < n, Clusters(np.arange(45), FEW))
     assert math.isfinite(found.value)
-    assert math.isnan(found.low)
+    assert math.isfinite(found.low) == has_interval
 
 
 def test_the_least_mean_allows_for_the_choice_of_the_column():

@@ -198,13 +198,18 @@ def _noisy(
     return lambda counts_BC: statistic(counts_BC, rng.standard_normal(counts_BC.shape, np.float32))
 
 
+FEWEST = 4
+"""Prompts that a group must have for an interval. With fewer, resamples repeat one prompt so often that t, and
+with it the interval, has no useful bound."""
+
+
 @dataclass(frozen=True, slots=True)
 class _SkewedMean:
     """The mean over the rows of one group, prepared for the smoothed bootstrap of t.
 
     Attributes:
         value: the mean; NaN for an empty group.
-        error: its standard error, clustered by prompt; NaN with fewer than two prompts.
+        error: its standard error, clustered by prompt; NaN with fewer than ``FEWEST`` prompts.
         width: standard deviation of the noise of a drawn prompt, on the log scale.
         influence_C: each prompt's contribution to the error of the mean.
         sums_C: sum of each prompt's values.
@@ -229,7 +234,7 @@ class _SkewedMean:
         used = sums != 0
         spread = float(np.log(np.abs(sums[used] / counts[used])).std()) if used.any() else 0.0
         n = np.count_nonzero(counts)
-        error = math.sqrt(float(influence @ influence)) if n > 1 else math.nan
+        error = math.sqrt(float(influence @ influence)) if n >= FEWEST else math.nan
         # The noise is as wide as the kernels of density estimates.
         return cls(value, error, spread * float(n) ** -0.2, influence, sums, counts)
 
