@@ -38,7 +38,11 @@ def golden_run() -> tuple[ol.Run, dict[str, str]]:
 def _is_comparable(policy: Policy) -> bool:
     """Whether another implementation can repeat the rule: nothing is drawn and no target is needed."""
     parts = (policy.order, policy.commit, policy.revise)
-    return not policy.needs_target and not any(getattr(part, "randomised", False) for part in parts)
+    return (
+        not policy.needs_target
+        and policy.search is None
+        and not any(getattr(part, "randomised", False) for part in parts)
+    )
 
 
 def main() -> None:

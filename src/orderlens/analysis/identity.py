@@ -21,7 +21,7 @@ from orderlens.analysis import paper
 from orderlens.errors import UserInputError, counted
 from orderlens.metrics.segments import BoolArray
 from orderlens.store.reader import Run
-from orderlens.store.sample_identity import CONTENT, content
+from orderlens.store.samples import CONTENT, content
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
             panel.set_xscale("log", base=2)
             panel.set_xticks(ticks, [str(tick) for tick in ticks])
             panel.set_xlabel("lag (reveals)" if ticks is lags else "span (tokens)")
-        panel_letters(panels)
+        panel_letters(panels, "whole spans", "excess by span", "correlation by lag")
         handles, labels = panels[2].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 5))
         footnote(

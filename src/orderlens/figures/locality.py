@@ -79,7 +79,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
             panel.set_ylabel("pass")
         for panel in panels[2 + len(mapped) :]:
             panel.set_axis_off()
-        panel_letters(panels[: 2 + len(mapped)])
+        panel_letters(panels[: 2 + len(mapped)], "entropy by distance", "fall of entropy by distance")
         bar = panels[1 + len(mapped)].inset_axes((1.03, 0.0, 0.04, 1.0))
         figure.colorbar(shown, cax=bar, label="nats")
         handles, labels = panels[0].get_legend_handles_labels()

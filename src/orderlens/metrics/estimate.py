@@ -199,8 +199,7 @@ def _noisy(
 
 
 FEWEST = 4
-"""Prompts that a group must have for an interval. With fewer, resamples repeat one prompt so often that t, and
-with it the interval, has no useful bound."""
+"""Prompts that a group needs for an interval; with fewer, many resamples repeat one prompt."""
 
 
 @dataclass(frozen=True, slots=True)

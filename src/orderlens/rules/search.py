@@ -17,7 +17,6 @@ import numpy as np
 
 from orderlens.rules.protocol import Rule, real, whole, word
 from orderlens.rules.stats import FloatArray, IntArray
-from orderlens.theory.step import log_success
 
 MEASURES = ("sum", "mean", "min", "var", "recover", "entropy", "random", "majority")
 """Names of the measures; a larger value is better, so ``var`` and ``entropy`` count negatively."""
@@ -44,6 +43,8 @@ def path_measure(name: str, logq: FloatArray, is_eos: np.ndarray, entropy: float
         return float(logq.sum())
     y = logq if is_eos.all() else logq[~is_eos]
     if name == "recover":
+        from orderlens.theory.step import log_success  # imports scipy
+
         return float(np.sum(log_success(np.minimum(y, -TINY), 1.0)))
     return float({"mean": y.mean(), "min": y.min(), "var": -y.var()}[name])
 

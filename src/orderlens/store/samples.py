@@ -5,6 +5,9 @@ The value is in the run's spec; without it, it is derived from the policy, if it
 that revealed a position past the requested length before a requested one has none. The
 number of passes of traces with revisions comes from ``outputs`` and ``revisions``, because passes without a
 reveal count too.
+
+``content`` is what a sample's id stands for: its prompt and, where it was scored, its target. Two runs may
+use one id for different texts, which tables and the display of a sample distinguish by content.
 """
 
 from __future__ import annotations
@@ -237,3 +240,19 @@ def label_and_seed(spec: str) -> tuple[str, int | None]:
 def order_labels(orders: Iterable[object]) -> list[str]:
     """Return the labels of orders' specs, sorted."""
     return sorted({label_and_seed(str(spec))[0] for spec in orders})
+
+
+CONTENT = ("temperature", "prompt_text", "prompt_ids", "text", "token_ids")
+"""Columns of ``outputs`` that make up the content of a sample."""
+
+
+def content(row: Mapping[str, Any]) -> list[Any]:
+    """Return the prompt and, for a scored row, the target: the text, or the tokens if no text is stored."""
+    parts = [row.get("prompt_text") or row.get("prompt_ids")]
+    return parts if row["temperature"] is not None else [*parts, row.get("text") or row.get("token_ids")]
+
+
+def same_content(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return whether two rows have the same prompt and, if both were scored, the same target."""
+    pairs = list(zip(content(first), content(second), strict=False))
+    return any(one is not None for one, _ in pairs) and all(one == other for one, other in pairs)

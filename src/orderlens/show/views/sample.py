@@ -20,8 +20,7 @@ from orderlens.show.views.sketch import WIDTH, Drawable, markup, sketch
 from orderlens.show.views.trace import Reveals, ShownVerdict, Standing, TraceKey, TraceView, revisions_of
 from orderlens.store.codec import sort_rows
 from orderlens.store.reader import Run
-from orderlens.store.sample_identity import same_content
-from orderlens.store.samples import likelihood
+from orderlens.store.samples import likelihood, same_content
 from orderlens.store.sources import RunSource
 from orderlens.store.verdicts import latest_verdicts
 
