@@ -156,7 +156,7 @@ def decode(name: str, group: Group, part: str, chunk: int, items: Path, out: Pat
 def _n_paths(orders: list[str]) -> int:
     from orderlens.rules import parse_policy
 
-    return sum(policy.search.n if policy.search else 1 for policy in map(parse_policy, orders))
+    return sum(policy.n_paths for policy in map(parse_policy, orders))
 
 
 KEY = ["task", "sample_id", "order", "seed", "temperature", "sample_seed"]

@@ -218,6 +218,21 @@ def test_refusals(call, message):
         call()
 
 
+def test_equal_paths_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(UserInputError, match="decodes 2 equal paths"):
+        ol.generate("hmm", ["a"], "random,max-prob+best=2:sum", max_new_tokens=4, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_units_of_a_search_are_as_short_as_others():
+    samples = [f"text {i}" for i in range(40)]
+    alone, search = (
+        ol.generate("hmm", samples, order, max_new_tokens=40).spec["batch_size"]
+        for order in ("random", "random+best=8:sum")
+    )
+    assert search < alone
+
+
 def test_a_run_stores_the_kept_path_and_its_cost(tmp_path):
     run = ol.generate("hmm", ["The ferry"], "random+best=3:var", max_new_tokens=20, out=tmp_path / "run")
     (row,) = ol.open_run(tmp_path / "run").samples().to_arrow().to_pylist()

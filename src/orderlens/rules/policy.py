@@ -195,6 +195,19 @@ class Policy:
                 f"order '{self.spec}' needs the target and cannot generate; use it with score"
             )
 
+    @property
+    def n_paths(self) -> int:
+        """Number of paths that are decoded per text."""
+        return 1 if self.search is None else self.search.n
+
+    def refuse_equal_paths(self, temperature: float) -> None:
+        """Refuse a search rule whose paths would all be the same."""
+        if self.n_paths > 1 and self.seed is None and temperature == 0:
+            raise UserInputError(
+                f"policy '{self.spec}' at temperature 0 decodes {self.n_paths} equal paths; "
+                "use a temperature > 0, or an order with a seed such as random"
+            )
+
     def paths(self, temperature: float) -> list[tuple[Policy, str]]:
         """Return the policy of each path of the search rule, and the key of its random numbers.
 
@@ -202,12 +215,8 @@ class Policy:
         policy without its search rule.
         """
         assert self.search is not None
+        self.refuse_equal_paths(temperature)
         one = replace(self, search=None)
-        if one.seed is None and temperature == 0 and self.search.n > 1:
-            raise UserInputError(
-                f"policy '{self.spec}' at temperature 0 decodes {self.search.n} equal paths; "
-                "use a temperature > 0, or an order with a seed such as random"
-            )
         if one.seed is None:
             return [(one, f"{one.spec}/{m}" if m else one.spec) for m in range(self.search.n)]
         seeded = [one.with_seed(one.seed + m) for m in range(self.search.n)]

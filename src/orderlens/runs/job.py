@@ -161,8 +161,11 @@ def make_job(
         more: further fields of the spec.
 
     Raises:
-        UserInputError: a sample is longer than the model's context.
+        UserInputError: a sample is longer than the model's context, or a search rule has equal paths.
     """
+    for policy in orders:
+        for heat in more.get("temperatures") or ():
+            policy.refuse_equal_paths(heat)
     if unit_size is None or options.batch_size is not None:
         unit_size, unit_orders = _unit_shape(model, orders, samples, options, more)
     else:
@@ -201,9 +204,12 @@ def _unit_shape(
     length = new or max((len(sample.target) for sample in samples), default=1)
     given = max((len(sample.prompt) + len(sample.suffix) for sample in samples), default=0)
     on_cpu, noise = options.stays_on_cpu(model), bool(settings.get("noise_floor"))
+    n_paths = max(policy.n_paths for policy in orders)  # units have the size that the longest search needs
     size, unit_orders = unit_shape(
-        model, len(orders), length, given + length, on_cpu=on_cpu, compares_batches=noise
+        model, len(orders) * n_paths, length, given + length, on_cpu=on_cpu, compares_batches=noise
     )
+    if unit_orders is not None:
+        unit_orders = max(1, unit_orders // n_paths)
     return (size if on_cpu else even_size(size, len(samples))), unit_orders
 
 

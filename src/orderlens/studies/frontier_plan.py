@@ -42,8 +42,8 @@ class FrontierPlan(Plan):
         self.refuse_below(n_items=1, couplings=0)
 
     def scorable(self) -> list[Policy]:
-        """Return the policies under which a fixed text has a path: those without a revise rule."""
-        return [policy for policy in parse_policies(self.policies) if policy.revise is None]
+        """Return the policies under which a fixed text has a path: those without a revise or search rule."""
+        return [policy for policy in parse_policies(self.policies) if not (policy.revise or policy.search)]
 
     def deployable(self) -> list[Policy]:
         """Return the policies that can generate: those that need no target."""
@@ -89,7 +89,11 @@ class FrontierPlan(Plan):
         everything = {policy.spec for policy in parse_policies(self.policies)}
         out = [] if self.tasks else ["No tasks were requested (--tasks)."]
         for part, kept, why in (
-            ("likelihood", self.scorable(), "they revise tokens, so a fixed text has no path"),
+            (
+                "likelihood",
+                self.scorable(),
+                "they revise tokens or choose among texts, so a fixed text has no path",
+            ),
             ("text and tasks", self.deployable(), "they need the target and cannot generate"),
         ):
             missing = sorted(everything - {policy.spec for policy in kept})
