@@ -315,7 +315,7 @@ def error_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("tasks_named", "message"),
     [
-        pytest.param("hellaswag", "bring tasks over local files", marks=pytest.mark.slow),
+        pytest.param("hellaswag", "add tasks from local files", marks=pytest.mark.slow),
         (" ", "--tasks is empty"),
     ],
 )
