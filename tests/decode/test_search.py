@@ -141,7 +141,8 @@ def test_a_path_that_has_ended_stays_a_particle():
         assert mine["position"].tolist() == list(range(2, chain.stop))
         assert mine["token_id"].tolist() == text.tolist()
         assert (4 in text) == (chain.finish_reason == "eos")
-        assert mine["n_lookahead"].sum() >= 0
+        states = len(text) + int(mine["n_lookahead"].sum())  # one pass per token
+        assert len(text) + 4 <= states <= 3 * 12  # the other two paths decode at least the first block
 
 
 def test_paths_without_a_seed_differ_by_their_draws():

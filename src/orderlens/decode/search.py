@@ -121,7 +121,7 @@ class SearchBatch:
         limit: BatchLimit,
     ) -> None:
         """Create the chains of every text; arguments as in ``generate``."""
-        self.model, self.samples, self.policies, self.limit = model, samples, policies, limit
+        self.model, self.samples, self.limit = model, samples, limit
         self.temperature, self.sample_seed, self.stop_at_eos = temperature, sample_seed, stop_at_eos
         self.on_reveals, self.eos = on_reveals, sorted(model.eos_ids)
         paths = [path for policy in policies for path in policy.paths(temperature)]

@@ -204,7 +204,9 @@ def _unit_shape(
     length = new or max((len(sample.target) for sample in samples), default=1)
     given = max((len(sample.prompt) + len(sample.suffix) for sample in samples), default=0)
     on_cpu, noise = options.stays_on_cpu(model), bool(settings.get("noise_floor"))
-    n_paths = max(policy.n_paths for policy in orders)  # units have the size that the longest search needs
+    n_paths = max(
+        (policy.n_paths for policy in orders), default=1
+    )  # units have the size that the longest search needs
     size, unit_orders = unit_shape(
         model, len(orders) * n_paths, length, given + length, on_cpu=on_cpu, compares_batches=noise
     )
