@@ -8,12 +8,13 @@ PYTHONPATH=src:recipes python recipes/online.py hmm HMM                # the exa
 PYTHONPATH=src:recipes python recipes/online_page.py TEST HMM docs/results/online
 
 ``run`` decodes the groups of rules in several processes (``--processes``) and writes one Parquet file per
-group with one row per trace; groups that exist are skipped.
+group and chunk with one row per trace; those that exist are skipped. Set OMP_NUM_THREADS=1 for many processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -119,11 +120,8 @@ def decode(name: str, group: Group, part: str, chunk: int, items: Path, out: Pat
     """Decode and grade one group on one chunk of the items; write one row per trace."""
     import time
 
-    import torch
-
     import orderlens as ol
 
-    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and shapes change each pass
     began = time.time()
     sources = {task: items / f"{task}-{part}-{chunk}.jsonl" for task in TASKS}
     for task, file in sources.items():
@@ -132,7 +130,7 @@ def decode(name: str, group: Group, part: str, chunk: int, items: Path, out: Pat
         own.write_text("".join(lines[chunk * CHUNK : (chunk + 1) * CHUNK]))
         own.replace(file)
     run = ol.evaluate(
-        "tiny",
+        _model(device),
         list(TASKS),
         group["orders"],
         limit=CHUNK,
@@ -140,8 +138,6 @@ def decode(name: str, group: Group, part: str, chunk: int, items: Path, out: Pat
         temperature=group["temperature"],
         seed=group["seed"],
         sources=sources,
-        device=device,
-        dtype="bfloat16" if device == "cuda" else None,
         batch_size=None if device in (None, "cpu") else max(50, CHAINS // _n_paths(group["orders"])),
     )
     frame = traces(run)
@@ -152,6 +148,14 @@ def decode(name: str, group: Group, part: str, chunk: int, items: Path, out: Pat
     return (
         f"{name} {chunk}: {len(frame)} traces, {int(frame['rows'].sum()):,} rows, {time.time() - began:.0f} s"
     )
+
+
+@functools.cache
+def _model(device: str | None) -> Any:
+    """Return ``tiny``, loaded once per process."""
+    import orderlens as ol
+
+    return ol.load_model("tiny", device=device, dtype="bfloat16" if device == "cuda" else None)
 
 
 def _n_paths(orders: list[str]) -> int:
