@@ -8,7 +8,7 @@ PYTHONPATH=src:recipes python recipes/online.py hmm HMM                # the exa
 PYTHONPATH=src:recipes python recipes/online_page.py TEST HMM docs/results/online
 
 ``run`` decodes the groups of rules in several processes (``--processes``) and writes one Parquet file per
-group and chunk with one row per trace; those that exist are skipped. Set OMP_NUM_THREADS=1 for many processes.
+group and chunk with one row per trace; those that exist are skipped. Set OMP_NUM_THREADS=1 for many of them.
 """
 
 from __future__ import annotations
