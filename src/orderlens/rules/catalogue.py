@@ -137,6 +137,7 @@ COMMITS: Registry[type[Commit]] = Registry(
         "dilated-sure": "orderlens.rules.commit.spread:DilatedSure",
         "spaced": "orderlens.rules.commit.spread:Spaced",
         "hierarchy": "orderlens.rules.commit.spread:Hierarchy",
+        "lookahead-sets": "orderlens.rules.commit.lookahead:LookaheadSets",
     },
     entry_point_group="orderlens.commits",
     check=must_be(Commit),
