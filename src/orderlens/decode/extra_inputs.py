@@ -153,7 +153,7 @@ class Remaining:
 
 
 LookAhead: TypeAlias = Callable[[IntArray, bool], Remaining]
-"""Takes K sets of k rows each [K, k], and whether to fill them with drawn tokens (if there are any) instead of
+"""Takes K sets of k rows each [K, k], and whether to fill them with drawn tokens (if any) instead of
 the most probable ones; returns what stays masked after each set."""
 
 
@@ -251,7 +251,7 @@ def remaining_stats(
         own = slice(*np.searchsorted(state_r, [k[0], k[-1] + 1]))
         found.logprob_r[own], found.entropy_r[own] = stats.top_logprob, stats.entropy
 
-    _in_batches(model, len(slots_K), work)
+    in_batches(model, len(slots_K), work)
     return found
 
 
@@ -274,11 +274,11 @@ def leave_one_out_logprobs(
         batch = StateBatch(slots_K[k], starts_K[k], hidden_KW[k], np.arange(len(k)), offset_K[k])
         logprob_K[k] = target_stats(session.evaluate(batch), model.eos_ids, token_K[k]).target_logprob
 
-    _in_batches(model, len(slots_K), work)
+    in_batches(model, len(slots_K), work)
     return logprob_K
 
 
-def _in_batches(model: Model, n_states: int, work: Callable[[IntArray], None]) -> None:
+def in_batches(model: Model, n_states: int, work: Callable[[IntArray], None]) -> None:
     """Call ``work`` on all states, in batches that fit in memory."""
     run_in_batches(
         BatchLimit(STATES_PER_CALL),

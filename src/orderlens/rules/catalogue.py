@@ -169,6 +169,7 @@ SEARCHES: Registry[type[Search]] = Registry(
         "best": "orderlens.rules.search:Best",
         "particles": "orderlens.rules.search:Particles",
         "restart": "orderlens.rules.search:Restart",
+        "beams": "orderlens.rules.search:Beams",
     },
     entry_point_group="orderlens.searches",
     check=must_be(Search),

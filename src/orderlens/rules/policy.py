@@ -204,6 +204,10 @@ class Policy:
 
     def refuse_equal_paths(self, temperature: float) -> None:
         """Refuse a search rule whose paths would all be the same."""
+        if self.search is not None and self.search.compares_draws and temperature == 0:
+            raise UserInputError(
+                f"policy '{self.spec}': '{self.search.id}' compares drawn texts; use a temperature > 0"
+            )
         if self.n_paths > 1 and self.seed is None and temperature == 0:
             raise UserInputError(
                 f"policy '{self.spec}' at temperature 0 decodes {self.n_paths} equal paths; "
