@@ -113,7 +113,8 @@ class DraftPass(Rounds):
             in_batches(self.model, len(scored), work)
         position_R = chains.start_N[now.index_R] + now.offset_R
         logprob_R[position_R >= chains.requested_end_N[now.index_R]] = 0.0
-        return np.bincount(now.chain_R, logprob_R, len(self.chain_C)), n_scored_C
+        score_C: FloatArray = np.bincount(now.chain_R, logprob_R, len(self.chain_C)).astype(np.float64)
+        return score_C, n_scored_C
 
     def _later_request(self, now: Pass, later: StateBatch) -> PassRequest:
         """Return the later rows as a request; a temperature schedule starts anew in every block."""

@@ -76,10 +76,10 @@ class LookaheadSets(Commit):
         """Return the kept set of each chain, given one number in [0, 1) each."""
         best_cm = value_cm - value_cm.max(axis=1, keepdims=True)
         if not self.heat:
-            return best_cm.argmax(axis=1)
+            return np.asarray(best_cm.argmax(axis=1), np.int64)
         below_cm = np.cumsum(np.exp(best_cm / self.heat), axis=1)
         place_c = (below_cm <= (number_c * below_cm[:, -1])[:, None]).sum(axis=1)
-        return np.minimum(place_c, value_cm.shape[1] - 1)
+        return np.asarray(np.minimum(place_c, value_cm.shape[1] - 1), np.int64)
 
 
 @lru_cache(maxsize=64)
