@@ -73,13 +73,12 @@ def _ways(votes: Sequence[int], k: int, most: int) -> dict[int, int]:
 
 def majority_at(answers: Sequence[str | None], correct: Sequence[float], k: int) -> float:
     """Return the expected verdict of the most frequent answer of k texts; no answer is an answer, too."""
-    votes = Counter(answers)
-    verdict: Counter[str | None] = Counter()
+    verdicts: dict[str | None, list[float]] = {}
     for answer, own in zip(answers, correct, strict=True):
-        verdict[answer] += own
-    named = sorted(votes, key=lambda answer: (-votes[answer], str(answer)))
-    shares = vote_shares(tuple(votes[answer] for answer in named), k)
-    return sum(share * verdict[answer] / votes[answer] for answer, share in zip(named, shares, strict=True))
+        verdicts.setdefault(answer, []).append(own)
+    found = sorted(verdicts.values(), key=len, reverse=True)
+    shares = vote_shares(tuple(map(len, found)), k)
+    return sum(share * sum(own) / len(own) for own, share in zip(found, shares, strict=True))
 
 
 def votes_of(texts: pd.DataFrame, ks: Sequence[int]) -> pd.DataFrame:
