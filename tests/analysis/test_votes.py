@@ -72,7 +72,7 @@ def test_the_table_of_a_run_counts_seeds_and_orders(golden_studies):
     assert whole["majority"] == pytest.approx(100 * np.mean(voted))
     assert whole["accuracy"] == pytest.approx(100 * study.verdicts["correct"].mean())
     assert whole["majority_low"] < whole["majority"] < whole["majority_high"]
-    assert whole["states"] == pytest.approx(4 * study.samples["n_passes"].mean())
+    assert whole["passes"] == pytest.approx(4 * study.samples["n_passes"].mean())
     alone = frame.xs(1, level="k")
     assert alone["majority"].to_numpy() == pytest.approx(alone["accuracy"].to_numpy())
     assert alone["passed"].to_numpy() == pytest.approx(alone["accuracy"].to_numpy())

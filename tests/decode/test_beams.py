@@ -13,7 +13,7 @@ from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.errors import UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rules import parse_policy
-from orderlens.testing import StubModel
+from orderlens.testing import StubModel, write_small
 from orderlens.texts.samples import EncodedSample
 
 BLOCK, NEW, SEED = 6, 14, 5
@@ -108,6 +108,19 @@ def test_the_best_drafts_are_kept(attention, width, top, heat):
         n_passes = len(np.unique(mine["forward"]))
         assert n_passes == best.passes
         assert n_passes + mine["n_lookahead"].sum() == states
+
+
+@pytest.mark.parametrize("attention", ["block-causal", "full"])
+def test_a_network_keeps_the_same_drafts(attention, tmp_path):
+    """Rows of a torch model are hidden states, which are taken apart on its device."""
+    pytest.importorskip("torch")
+    write_small(tmp_path / "model", attention=attention, block_size=BLOCK)
+    chain, heat = ol.load_model(str(tmp_path / "model"), device="cpu"), 0.8
+    policy = parse_policy("max-prob+top=2+beams=2")
+    found = generate_batch(chain, SAMPLES, [policy], GenerationSettings(NEW, heat, SEED, stop_at_eos=False))
+    for done in found.chains:
+        best, _ = slow_beams(chain, SAMPLES[done.sample], "max-prob+top=2", 2, 2, heat)
+        assert done.tokens.tolist() == best.text.tolist()
 
 
 def test_one_beam_is_the_plain_policy():

@@ -27,7 +27,7 @@ _COLUMNS = (
     Column("accuracy", "one text %", 2),
     Column("majority", "majority@k %", 2),
     Column("passed", "pass@k %", 2),
-    Column("states", "passes of k texts", 1),
+    Column("passes", "passes of k texts", 1),
     Column("n_texts", "texts per item"),
     Column("n_items", "items"),
 )
@@ -73,13 +73,12 @@ def _ways(votes: Sequence[int], k: int, most: int) -> dict[int, int]:
 
 def majority_at(answers: Sequence[str | None], correct: Sequence[float], k: int) -> float:
     """Return the expected verdict of the most frequent answer of k texts; no answer is an answer, too."""
-    votes = Counter(answers)
-    verdict: Counter[str | None] = Counter()
+    verdicts: dict[str | None, list[float]] = {}
     for answer, own in zip(answers, correct, strict=True):
-        verdict[answer] += own
-    named = sorted(votes, key=lambda answer: (-votes[answer], str(answer)))
-    shares = vote_shares(tuple(votes[answer] for answer in named), k)
-    return sum(share * verdict[answer] / votes[answer] for answer, share in zip(named, shares, strict=True))
+        verdicts.setdefault(answer, []).append(own)
+    found = sorted(verdicts.values(), key=len, reverse=True)
+    shares = vote_shares(tuple(map(len, found)), k)
+    return sum(share * sum(own) / len(own) for own, share in zip(found, shares, strict=True))
 
 
 def votes_of(texts: pd.DataFrame, ks: Sequence[int]) -> pd.DataFrame:
@@ -113,7 +112,7 @@ def votes(study: Study) -> Table:
     texts = texts.assign(
         task=texts["task"].astype(object).where(texts["task"].notna(), "(none)"),
         item_id=texts["prompt_key"],
-        states=all_passes(texts),
+        passes=all_passes(texts),
     )
     rows: list[dict[str, Cell]] = []
     for (task,), of_task in cells(texts, ("task",)):
@@ -137,7 +136,7 @@ def _rows(study: Study, texts: pd.DataFrame) -> list[dict[str, Cell]]:
     n = int(texts.groupby("item_id").size().max())
     ks = sorted({*(2**i for i in range(n.bit_length())), n})
     found = votes_of(texts, ks)
-    spent = texts.groupby("item_id")["states"].mean()
+    spent = texts.groupby("item_id")["passes"].mean()
     rows: list[dict[str, Cell]] = []
     for k in ks:
         own = found[found["k"] == k]
@@ -147,6 +146,6 @@ def _rows(study: Study, texts: pd.DataFrame) -> list[dict[str, Cell]]:
         values = np.column_stack([values, k * spent[own["item_id"]].to_numpy(np.float64)])
         clusters = Clusters(own["item_id"], study.options.resampling)
         estimates = means(values, clusters, "no text has an answer to vote for")
-        cells_k = dict(zip(("accuracy", "majority", "passed", "states"), estimates, strict=True))
+        cells_k = dict(zip(("accuracy", "majority", "passed", "passes"), estimates, strict=True))
         rows.append({"k": k, **cells_k, "n_texts": n, "n_items": len(own)})
     return rows
