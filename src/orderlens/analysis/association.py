@@ -33,9 +33,15 @@ from orderlens.metrics.estimate import (
     means,
 )
 from orderlens.metrics.order_shape import rank_correlation
-from orderlens.metrics.ranks import delong, mann_whitney_less, partial_spearman
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
-from orderlens.metrics.significance import adjust, mcnemar, nested_logistic
+from orderlens.metrics.significance import (
+    adjust,
+    delong,
+    mann_whitney_less,
+    mcnemar,
+    nested_logistic,
+    partial_spearman,
+)
 
 DIRECTIONS = {
     "var": -1,

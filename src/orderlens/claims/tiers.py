@@ -26,8 +26,8 @@ from orderlens.metrics.estimate import (
     means,
     student_t,
 )
-from orderlens.metrics.ranks import natural_spline_basis, orthonormal_basis, residuals
 from orderlens.metrics.segments import FloatArray, divide
+from orderlens.metrics.significance import natural_spline_basis, orthonormal_basis, residuals
 from orderlens.rules.cards import is_random, is_structured
 
 MIN_ITEMS = 50

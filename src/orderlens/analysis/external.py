@@ -1,15 +1,16 @@
-"""External scores stored in runs. They replace the evaluator, so that tables need no model."""
+"""External scores of generated texts: by a loaded evaluator, or as stored in the runs.
+
+Stored scores replace the evaluator where they cover every text, so that tables need no model.
+"""
 
 from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
-
 import numpy as np
 import pyarrow.compute as pc
-
 from orderlens.metrics.segments import FloatArray
 from orderlens.store.reader import Run
+
 
 Pair = tuple[str, str]
 
