@@ -148,7 +148,7 @@ def test_matrix_tables_of_two_models_are_joined(tmp_path):
 
 
 def external(names, texts, score=-2.0):
-    from orderlens.analysis.stored_scores import pair_key, pairs_of
+    from orderlens.analysis.external import pair_key, pairs_of
 
     rows = [(name, pair_key(pair)) for name in names for text in texts for pair in pairs_of(*text)]
     columns = {"evaluator": [row[0] for row in rows], "text_key": [row[1] for row in rows]}

@@ -4,13 +4,17 @@ Stored scores replace the evaluator where they cover every text, so that tables 
 """
 
 from __future__ import annotations
+
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
+import pandas as pd
 import pyarrow.compute as pc
+
+from orderlens.metrics.external import CausalEvaluator, load_evaluator, score_texts
 from orderlens.metrics.segments import FloatArray
 from orderlens.store.reader import Run
-
 
 Pair = tuple[str, str]
 
@@ -67,3 +71,51 @@ def stored_evaluators(run: Run) -> list[str]:
     if "external" not in run.tables:
         return []
     return sorted(set(run.table("external").to_arrow(["evaluator"])["evaluator"].to_pylist()))
+
+
+def find_evaluator(
+    run: Run, wanted: CausalEvaluator | str | None, device: str | None, texts: Callable[[], pd.DataFrame]
+) -> CausalEvaluator | None:
+    """Return the wanted evaluator, or the scores that the runs hold where they are of one evaluator.
+
+    Args:
+        run: the runs.
+        wanted: an evaluator or its name; stored scores of that name are used if they cover all ``texts``.
+        device: where a named evaluator runs.
+        texts: returns the generated texts, as in ``external_scores``.
+    """
+    stored = stored_evaluators(run)
+    if wanted is None:
+        return StoredScores.of(run, stored[0]) if len(stored) == 1 else None
+    if not isinstance(wanted, str):
+        return wanted
+    if wanted in stored:
+        scores, found = StoredScores.of(run, wanted), texts()
+        pairs = found[found["text"] != ""][["prompt_text", "text"]]
+        if all(scores.knows(both) for row in pairs.itertuples(index=False) for both in pairs_of(*row)):
+            return scores
+    return load_evaluator(wanted, device)
+
+
+def why_no_evaluator(run: Run) -> str:
+    """Return why there is no external perplexity."""
+    several = stored_evaluators(run)
+    if len(several) < 2:
+        return "no evaluator: add --evaluator hf:openai-community/gpt2-large or tiny-ar"
+    return f"scores of {' and '.join(several)} are stored: choose one with --evaluator"
+
+
+def external_scores(evaluator: CausalEvaluator, texts: pd.DataFrame) -> pd.DataFrame:
+    """Return nll, n_scored, n_tokens (of the text given its prompt) and nll_whole (of both as one text).
+
+    Args:
+        evaluator: scores the texts.
+        texts: columns prompt_text, text, n_text, and ``index``, which becomes the index of the result.
+    """
+    prompts, own, lengths = (texts[name].tolist() for name in ("prompt_text", "text", "n_text"))
+    lengths = [int(length) for length in lengths]
+    scores = score_texts(evaluator, prompts, own, lengths)
+    both = [prompt + text if text else "" for prompt, text in zip(prompts, own, strict=True)]
+    whole = score_texts(evaluator, [""] * len(both), both, lengths)
+    columns = {"nll": scores.nll, "n_scored": scores.n_scored, "n_tokens": scores.n_tokens}
+    return pd.DataFrame(columns | {"nll_whole": whole.nll}, index=pd.Index(texts["index"]))

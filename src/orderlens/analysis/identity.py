@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis import paper
+from orderlens.analysis.frames import order_labels, var_about
 from orderlens.errors import UserInputError, counted
 from orderlens.metrics.segments import BoolArray
 from orderlens.store.reader import Run
@@ -111,6 +112,29 @@ RUNS_OF: dict[str, tuple[str, ...]] = {
 def is_replication(place: Path) -> bool:
     """Whether ``place`` is the folder of a replication."""
     return (place / paper.PLAN_FILE).is_file()
+
+
+def add_identity(run: Run, frame: pd.DataFrame, setups: Mapping[str, Setup]) -> list[str]:
+    """Add model, label, prompt_key, prompt, repeated and Var about other prompts to a sample table.
+
+    Args:
+        run: the runs that hold the traces.
+        frame: one row per trace; changed in place.
+        setups: the setup of each run that holds traces.
+
+    Returns:
+        Remarks on conflicting ids and repeated traces.
+    """
+    named = labels(list(setups.values()))
+    frame["model"] = frame["run"].map({name: named[item] for name, item in setups.items()})
+    frame["label"] = order_labels(frame)
+    keys, conflicts = prompt_keys(run, frame)
+    frame["prompt_key"] = keys
+    frame["prompt"] = pd.factorize(pd.Series(keys, dtype=object))[0]
+    frame["repeated"], repeats = repeated_traces(frame)
+    for prefix in ("", "content_"):
+        frame[f"{prefix}var_about"] = var_about(frame, prefix)
+    return [*conflicts, *repeats]
 
 
 _ID = ("task", "sample_id")

@@ -1,31 +1,41 @@
-"""x"""
+"""Assumptions of the theory on traces: independence of successes, locality, noise of sampling.
+
+*Hits.* A hit is a reveal whose target was the most probable token. The theory multiplies the success
+probabilities of single steps. ``hits`` measures how far hits of one trace are correlated once q is known, and
+compares the frequency of spans without a miss with two products over their steps: of the fitted f_k(q), and
+of the hit rate among reveals of similar q.
+
+*Locality.* Entropy of the masked positions (``--states``) by distance to the revealed text, and over passes.
+A trace contributes one mean per group of distances (``metrics.locality``), so that long texts do not count
+more.
+
+*Tolerance.* A token drawn at temperature T is the argmax of logits with Gumbel noise of standard deviation
+T π/√6. The theory's noise at T is taken as σ = T π/√6, with Gaussian noise of equal size. The loss per token
+is −g(log q_t) averaged over a trace: of the trace at the lowest temperature of its order, and of the trace
+that was measured at T.
+
+Texts are resampled. Does not depend on models.
+"""
 
 from __future__ import annotations
+
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-import numpy as np
-from orderlens.analysis.study import NO_TARGET, Study
-from orderlens.analysis.table import Cell, Column, Table, never, table
-from orderlens.analysis.tables_theory import TraceHits, fitted_noise, read_hits
-from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums
-from orderlens.metrics.segments import FloatArray, divide
-from orderlens.rules.cards import kind_of
-import pandas as pd
-from orderlens.analysis.study import Study
-from orderlens.analysis.table import NO_STATES, Cell, Column, Table, has_states, table
-from orderlens.metrics.estimate import Estimate
-from orderlens.metrics.locality import GROUPS
-import math
+
 import numpy as np
 import pandas as pd
+
 from orderlens.analysis.compare import Paired, wide_of
-from orderlens.analysis.study import NOT_GENERATED, Study
-from orderlens.analysis.table import Cell, Column, Table, never, table
+from orderlens.analysis.study import NO_TARGET, NOT_GENERATED, Study
+from orderlens.analysis.table import NO_STATES, Cell, Column, Table, has_states, never, table
+from orderlens.analysis.tables_theory import TraceHits, fitted_noise, read_hits
 from orderlens.analysis.traces import pick, picked_traces
-from orderlens.metrics.estimate import Estimate, function_of_sums
+from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums
+from orderlens.metrics.locality import GROUPS
 from orderlens.metrics.path import log_success_rows
 from orderlens.metrics.segments import FloatArray, divide
-
+from orderlens.rules.cards import kind_of
 
 SPANS = (2, 4, 8, 16)
 """Lengths of spans of consecutive reveals, in tokens."""
@@ -271,7 +281,7 @@ def predicted_loss(log_q: FloatArray, sigma: float) -> FloatArray:
     return -log_success_rows(log_q, sigma)
 
 
-_COLUMNS = (
+_LOSSES = (
     Column("sigma", "σ"),
     Column("loss_lowest", "predicted loss, profile at lowest T"),
     Column("loss_own", "predicted loss, profile at T"),
@@ -310,7 +320,7 @@ def tolerance(study: Study) -> Table:
         *_spreads(rows),
     )
     title = "Noise tolerance: predicted loss of measured profiles"
-    return Table("tolerance", title, ("order", "temperature"), _COLUMNS, tuple(rows) or (_NOTHING,), notes)
+    return Table("tolerance", title, ("order", "temperature"), _LOSSES, tuple(rows) or (_NOTHING,), notes)
 
 
 def lowest_losses(study: Study) -> Paired:

@@ -17,7 +17,7 @@ import pandas as pd
 from orderlens.analysis.compare import Paired
 from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import Study
-from orderlens.analysis.table import Cell, Column, Table, table
+from orderlens.analysis.table import Cell, Column, Table, has_couplings, table
 from orderlens.analysis.traces import TRACE, in_sets, trace_rows
 from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums, means
 from orderlens.metrics.segments import FloatArray, divide
@@ -128,11 +128,6 @@ def traced(sets: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     out["coupling_inside"] = np.where(whole, squares / n + shift - between, np.nan)
     out["var_one_token_per_pass"] = out[list(VAR_PARTS)].sum(axis=1, min_count=len(VAR_PARTS))
     return out
-
-
-def has_couplings(study: Study) -> bool:
-    """Whether sets were re-scored one token at a time."""
-    return "couplings" in study.run.tables
 
 
 @table(

@@ -1,38 +1,33 @@
 """Fixed targets: mean log q and Var per order, Lorenz curves of −log q in a block, and the loss by step.
 
-``losses`` serves ``schedule=K:FILE``: scored traces with one token per pass, blocks of the most frequent size.
+The loss by step serves ``schedule=K:FILE``: traces with one token per pass, blocks of the most frequent size.
 """
 
 from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Sequence
-from orderlens.analysis import paper
-from orderlens.analysis.study import NO_TARGET, Study
-from orderlens.analysis.table import Cell, Column, Table, has_scored, table
-from orderlens.metrics.coherence import ROUNDING, tied_ranks
-from orderlens.metrics.estimate import Estimate
-from orderlens.metrics.order_shape import rank_correlation
-from orderlens.rules.cards import kind_of
 from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pandas as pd
+
+from orderlens.analysis import paper
 from orderlens.analysis.frames import cells
-from orderlens.analysis.traces import known_traces
+from orderlens.analysis.study import NO_TARGET, Study
+from orderlens.analysis.table import Cell, Column, Table, has_scored, never, table
+from orderlens.analysis.traces import in_sets, known_traces, picked_traces
 from orderlens.errors import UndefinedFigureError
+from orderlens.metrics.coherence import ROUNDING, tied_ranks
+from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums
+from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import lorenz_gini, segment_lorenz, sub_blocks
-from orderlens.metrics.segments import BoolArray, FloatArray
+from orderlens.metrics.segments import BoolArray, FloatArray, divide
 from orderlens.metrics.trace_table import TraceArrays
 from orderlens.rules.cards import kind_of
 from orderlens.store.reader import Run
-import numpy as np
-from orderlens.analysis.study import NO_TARGET, Study
-from orderlens.analysis.table import Cell, Column, Table, never, table
-from orderlens.analysis.traces import in_sets, picked_traces
-from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums
-from orderlens.metrics.segments import FloatArray, divide
 
-from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from orderlens.analysis.study import Study
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from orderlens.analysis.frames import joined_keys, with_reason
 from orderlens.analysis.study import NOT_GENERATED, Study
-from orderlens.analysis.table import Cell, Column, Table, has_generated, table
+from orderlens.analysis.table import Cell, Column, Table, has_generated, has_temperatures, table
 from orderlens.analysis.traces import pick, picked_traces
 from orderlens.metrics.estimate import Clusters, Estimate, mean, median
 from orderlens.metrics.order_shape import agreement
@@ -193,11 +193,7 @@ _SWEEP = (
 )
 
 
-def _is_sweep(study: Study) -> bool:
-    return int(study.generated["temperature"].nunique()) > 1
-
-
-@table("sampling temperature sweep (Fig. S1)", needs=("text",), traces="sweep", suits=_is_sweep)
+@table("sampling temperature sweep (Fig. S1)", needs=("text",), traces="sweep", suits=has_temperatures)
 def temperature(study: Study) -> list[Table]:
     """Return the temperature sweep per order (data of the paper's Fig. S1)."""
     rows = sweep_rows(study)

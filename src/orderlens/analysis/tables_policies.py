@@ -8,7 +8,7 @@ import pandas as pd
 from orderlens.analysis.compare import Paired
 from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import Study
-from orderlens.analysis.table import Cell, Column, Table, table
+from orderlens.analysis.table import Cell, Column, Table, has_sets, table
 from orderlens.analysis.tables_couplings import reference_of
 from orderlens.analysis.traces import TRACE, all_passes, in_sets, trace_rows
 from orderlens.metrics.coherence import order_range
@@ -35,11 +35,6 @@ _COLUMNS = (
     *_MEANS,
     Column("deviation", "Δ mean log q", 4),
 )
-
-
-def has_sets(study: Study) -> bool:
-    """Whether a policy committed several tokens in one pass while scoring."""
-    return bool(in_sets(study.scored).any())
 
 
 NOT_SCORED = "generated: nothing was scored"

@@ -1,34 +1,28 @@
-"""Traces of a run for studies: the table of their statistics, and their reveals as flat arrays.
+"""Traces of a run for studies: the table of their statistics, their reveals as flat arrays, kept states.
 
-Both are read in bounded memory. Reveals past the requested length are left out of the arrays. Does not depend
-on files, models or graders.
-
-Kept states of the masked positions (``--states``), trace by trace, and their statistics.
-
-``metrics.locality`` defines the statistics. Does not depend on models or tables.
+Reveals are read in bounded memory; those past the requested length are left out of the arrays. States of the
+masked positions (``--states``) are read trace by trace; ``metrics.locality`` defines their statistics. Does
+not depend on files, models, tables or graders.
 """
 
 from __future__ import annotations
+
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from typing import TypeVar
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import ArrayLike
+
 from orderlens.common.rng import keyed_generator
+from orderlens.metrics.locality import States, group_means, lead_of_neighbours
 from orderlens.metrics.segments import FloatArray, Segments
 from orderlens.metrics.text import segment_distinct_n
 from orderlens.metrics.trace_table import FLAGS, GROUPS, ContentDrops, TraceArrays
 from orderlens.store.reader import Run
 from orderlens.store.samples import KEYS, merged_chunks, samples_schema, trace_arrays
-from collections.abc import Iterator
-import numpy as np
-import pandas as pd
-from orderlens.metrics.locality import States, group_means, lead_of_neighbours
-from orderlens.metrics.segments import FloatArray
-from orderlens.store.reader import Run
 from orderlens.store.schema import ENTROPY_UNITS, TOP_UNITS
-
 
 TRACE = ["run", *KEYS]
 """Columns that name a trace over several runs."""

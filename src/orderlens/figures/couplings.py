@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from orderlens.analysis.table import has_couplings
 from orderlens.analysis.tables_couplings import (
     grouped_sets,
-    has_couplings,
     loss_split,
     reference_of,
     variance_parts,

@@ -38,7 +38,7 @@ SHARES = {
 
 def data(study: Study) -> dict[str, Any]:
     """Return by deployable order, and pooled, the recovery by span and the autocorrelation by lag."""
-    from orderlens.analysis.hits import ALL, measure_hits
+    from orderlens.analysis.tables_assumptions import ALL, measure_hits
 
     found = study.shared(measure_hits)
     if not found:

@@ -39,9 +39,9 @@ MAPPED = ("max-prob", "random", "forced-ar")
 
 def data(study: Study) -> dict[str, Any]:
     """Return entropy and its fall by order and distance, and maps of entropy by pass and place of block 0."""
-    from orderlens.analysis.locality import locality, shown_traces
-    from orderlens.analysis.states import first_block_entropy
     from orderlens.analysis.table import NO_STATES, has_states
+    from orderlens.analysis.tables_assumptions import locality, shown_traces
+    from orderlens.analysis.traces import first_block_entropy
 
     if not has_states(study):
         raise UndefinedFigureError(NO_STATES)

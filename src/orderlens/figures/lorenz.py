@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orderlens.analysis.lorenz import first_block_curves as data
+from orderlens.analysis.tables_fixed import first_block_curves as data
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.style import (
     OrderStyle,

@@ -21,7 +21,7 @@ from orderlens.figures.style import RC, look
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from orderlens.analysis import Table
+    from orderlens.analysis.table import Table
 
 FORMATS = ("svg", "png", "pdf")
 
@@ -92,7 +92,8 @@ def save_data(data: Mapping[str, Any], path: Path) -> Path:
 
 def save_table(folder: Path, table: Table) -> None:
     """Write one table as text, CSV, LaTeX and JSON, with the paper's values next to ours."""
-    from orderlens.analysis import as_json, render, with_paper_values
+    from orderlens.analysis.rendering import as_json, render
+    from orderlens.analysis.table import with_paper_values
 
     full = with_paper_values(table)
     for form, suffix in {"text": "txt", "csv": "csv", "latex": "tex"}.items():

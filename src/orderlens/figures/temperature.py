@@ -192,7 +192,7 @@ PROFILES = (("loss_lowest", "profile at the lowest T"), ("loss_own", "profile at
 
 def tolerance_data(study: Study) -> dict[str, Any]:
     """Return per order and temperature the theory's predicted loss (table ``tolerance``)."""
-    from orderlens.analysis.tolerance import tolerance
+    from orderlens.analysis.tables_assumptions import tolerance
 
     if study.generated["temperature"].nunique() < 2:
         raise UndefinedFigureError("a sweep needs traces generated at two temperatures or more")

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orderlens.analysis import Options, Study, Table
 from orderlens.analysis.identity import RUNS_OF
+from orderlens.analysis.study import Options, Study
+from orderlens.analysis.table import Table
 from orderlens.claims import read
 from orderlens.claims.decoding import decoding_findings
 from orderlens.claims.fixed import fixed_findings
@@ -80,7 +81,7 @@ class Results:
 
     def record(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""
-        from orderlens.analysis import as_json
+        from orderlens.analysis.rendering import as_json
 
         return {
             "folder": str(self.folder),

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from orderlens.analysis.coherence import measure_coherence
-from orderlens.analysis.lorenz import first_block_curves
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Table
+from orderlens.analysis.tables_fixed import first_block_curves
 from orderlens.analysis.traces import all_passes
 from orderlens.claims.catalogue import FINDINGS
 from orderlens.claims.fixed import fixed_findings
