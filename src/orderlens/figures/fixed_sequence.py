@@ -1,15 +1,18 @@
-"""Fig. 1a: mean log q and Var of every order, with Gini and argmax accuracy."""
+"""Fig. 1: every order by mean log q and Var (a), and Lorenz curves of −log q over the steps of block 0 (b)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from orderlens.analysis import paper
-from orderlens.analysis.tables_fixed import order_plane
+from orderlens.analysis.tables_fixed import first_block_curves, order_plane
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.style import (
+    OrderStyle,
     footnote,
     interval,
     is_drawable,
@@ -26,13 +29,15 @@ from orderlens.figures.style import (
 )
 from orderlens.metrics.coherence import tied_ranks
 from orderlens.metrics.order_shape import rank_correlation
-from orderlens.rules.cards import is_random
+from orderlens.metrics.segments import FloatArray
+from orderlens.rules.cards import display_name, is_random
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from orderlens.analysis.study import Study
+
 
 COLUMNS = ("mean", "var", "gini_block0", "argmax_accuracy")
 """The statistics of the figure."""
@@ -122,3 +127,58 @@ def _note(data: Mapping[str, Any]) -> str:
 
 
 RECIPE = Recipe("Variance against mean log q per order (Fig. 1a)", data, draw, "score")
+
+
+def draw_lorenz(data: Mapping[str, Any]) -> Figure:
+    """Draw the Lorenz curves (left) and their distance below the diagonal (right)."""
+    with look():
+        figure, (whole, depth) = new_figure(1, 2, height=2.9)
+        steps = np.linspace(0, 1, data["length"] + 1)
+        whole.plot([0, 1], [0, 1], color="#b9b9b9", linewidth=0.9, linestyle=(0, (4, 3)))
+        depth.axhline(0, color="#b9b9b9", linewidth=0.9, linestyle=(0, (4, 3)))
+        styles = order_styles(item["order"] for item in data["curves"])
+        for place, item in enumerate(data["curves"]):
+            style = styles[item["order"]]
+            heights = np.array([real(value) for value in item["lorenz"]])
+            _lorenz_curve(whole, item, style, steps, heights, place)
+            _lorenz_curve(depth, item, style, steps, steps - heights, place)
+        whole.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        whole.set_ylabel("share of −Σ log q")
+        depth.set(xlim=(0, 1), box_aspect=1)
+        depth.set_ylabel("distance below uniform")
+        for panel in (whole, depth):
+            panel.set_xlabel("share of steps, easiest first")
+        panel_letters([whole, depth], "Lorenz curves", "depth of the curves")
+        figure.legend(*whole.get_legend_handles_labels(), loc="outside right center", title="order (Gini)")
+        n = max(item["n"] for item in data["curves"])
+        text = f"Block 0 ({data['length']} steps), mean of up to {n} curves per order; dashed: uniform."
+        footnote(figure, text)
+    return figure
+
+
+def _lorenz_curve(
+    panel: Axes,
+    item: Mapping[str, Any],
+    style: OrderStyle,
+    steps: FloatArray,
+    heights: FloatArray,
+    place: int,
+) -> None:
+    spacing = max(len(steps) // 4, 1)
+    panel.plot(
+        steps,
+        heights,
+        color=style.color,
+        linestyle=style.linestyle,
+        marker=style.marker,
+        markevery=(place % spacing, spacing),
+        linewidth=1.2,
+        markersize=4.0,
+        label=f"{display_name(item['order'])} ({short(item['gini'], 3)})",
+        markerfacecolor="white" if item["kind"] == "target-aware" else style.color,
+    )
+
+
+LORENZ = Recipe(
+    "Lorenz curves of self-information in block 0 (Fig. 1b)", first_block_curves, draw_lorenz, "score"
+)

@@ -23,8 +23,7 @@ from orderlens.common.files import write_text
 from orderlens.common.templating import Markdown, write_page
 from orderlens.errors import StorageError
 from orderlens.figures.cards import draw
-from orderlens.figures.catalogue import DrawnFigure
-from orderlens.figures.save import save_data, save_table, svg_text
+from orderlens.figures.catalogue import DrawnFigure, save_data, save_table, svg_text
 from orderlens.show.report.questions import Question
 
 if TYPE_CHECKING:
