@@ -172,7 +172,7 @@ def run_plan(
     with keeping(lambda: f"the traces are kept; make the results with: {later}"):
         made = results_of(plan, out, decoded.why_no_scores if decoded else None)
         if docs is not None:
-            from orderlens.studies.docs_page import write_docs
+            from orderlens.studies.results import write_docs
 
             write_docs(made, docs)
     if as_json:

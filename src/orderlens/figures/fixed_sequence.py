@@ -1,4 +1,4 @@
-"""Fig. 1: every order by mean log q and Var (a), and Lorenz curves of −log q over the steps of block 0 (b)."""
+"""Fig. 1: every order by mean log q and Var (a), and Lorenz curves of −log q over the steps of a block."""
 
 from __future__ import annotations
 
