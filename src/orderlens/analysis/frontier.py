@@ -22,10 +22,9 @@ import pandas as pd
 from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table, table
-from orderlens.analysis.tables_policies import text_bytes
+from orderlens.analysis.tables_policies import TextBits, text_bytes
 from orderlens.analysis.traces import TRACE, all_passes, in_sets
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling
-from orderlens.metrics.likelihood import TextBits
 from orderlens.metrics.segments import FloatArray, divide
 from orderlens.metrics.trace_table import WITHOUT_LIKELIHOOD, overflow_note
 

@@ -18,9 +18,10 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis import paper
-from orderlens.analysis.frames import order_labels, var_about
+from orderlens.analysis.frames import joined_keys
 from orderlens.errors import UserInputError, counted
 from orderlens.metrics.segments import BoolArray
+from orderlens.rules.cards import label
 from orderlens.store.reader import Run
 from orderlens.store.samples import CONTENT, content
 
@@ -222,3 +223,31 @@ def repeated_traces(frame: pd.DataFrame) -> tuple[BoolArray, list[str]]:
     count = int(again.sum())
     stored = f"{counted(count, 'trace')} {'is' if count == 1 else 'are'} stored"
     return again, [f"{stored} in more than one run and counted once."]
+
+
+def order_labels(frame: pd.DataFrame) -> list[str]:
+    """Return the order of each trace, with its seed where there are several."""
+    seeds = frame.groupby(["model", "order"], dropna=False)["seed"].transform("nunique")
+    return [
+        label(str(order), seed, count > 1)
+        for order, seed, count in zip(frame["order"], frame["seed"], seeds, strict=True)
+    ]
+
+
+def var_about(frame: pd.DataFrame, prefix: str) -> pd.Series:
+    """Return the mean square of log q about the mean per token of the other prompts of the same cell.
+
+    The reference is held out: a prompt's own traces never enter it.
+    """
+    mean, var = frame[f"{prefix}mean"], frame[f"{prefix}var"]
+    known = np.isfinite(mean)
+    count = frame["n_content" if prefix else "n"].where(known, 0.0)
+    total = mean.where(known, 0.0) * count
+    cell = joined_keys(frame, ("model", "task", "order", "temperature"))
+    own = joined_keys(frame, ("model", "task", "order", "temperature", "prompt"))
+    sums = [
+        column.groupby(cell).transform("sum") - column.groupby(own).transform("sum")
+        for column in (total, count)
+    ]
+    reference = sums[0] / sums[1].where(sums[1] > 0)
+    return var + (mean - reference) ** 2

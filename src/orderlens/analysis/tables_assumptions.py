@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.compare import Paired, wide_of
+from orderlens.analysis.frames import Paired, wide_of
 from orderlens.analysis.study import NO_TARGET, NOT_GENERATED, Study
 from orderlens.analysis.table import NO_STATES, Cell, Column, Table, has_states, never, table
 from orderlens.analysis.tables_theory import TraceHits, fitted_noise, read_hits

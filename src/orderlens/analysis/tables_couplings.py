@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.compare import Paired
-from orderlens.analysis.frames import side_by_side
+from orderlens.analysis.frames import Paired, side_by_side
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table, has_couplings, table
 from orderlens.analysis.traces import TRACE, in_sets, trace_rows

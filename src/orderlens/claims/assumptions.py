@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from orderlens.analysis.compare import Paired, stack
+from orderlens.analysis.frames import Paired, stack
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.tables_assumptions import (
     ALL,

@@ -205,7 +205,7 @@ def _show_decoded(decoded: "Decoded[Plan]", out: Path, *, as_json: bool) -> None
 
 def _show_replication(results: "Results") -> None:
     """Print tables, findings and where everything is."""
-    from orderlens.analysis import render
+    from orderlens.analysis.rendering import render
     from orderlens.cli.console import print_text, table_width
 
     print_text(f"\n{results.facts}\n")
@@ -382,7 +382,7 @@ class DownstreamCommand(Writes, Output):
 @takes(DownstreamCommand)
 def downstream(request: DownstreamCommand) -> None:
     """Read graded runs."""
-    from orderlens.analysis import Options
+    from orderlens.analysis.study import Options
     from orderlens.cli.console import print_json, print_text
     from orderlens.metrics.estimate import Resampling
     from orderlens.studies.downstream import graded_study, read_downstream, write_downstream

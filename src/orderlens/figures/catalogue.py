@@ -134,7 +134,7 @@ class Recipe:
 _PLACES = {
     "fixed-sequence": "fixed_sequence:RECIPE",
     "lorenz": "fixed_sequence:LORENZ",
-    "coherence": "coherence:RECIPE",
+    "coherence": "fixed_sequence:COHERENCE",
     "hits": "jensen:HITS",
     "locality": "locality:RECIPE",
     "couplings": "parallel:COUPLINGS",
