@@ -17,10 +17,9 @@ from orderlens.analysis.frames import (
     rank_rows,
     side_by_side,
     stack,
-    weighted_medians,
     wide_of,
 )
-from orderlens.metrics.estimate import Resampling
+from orderlens.metrics.estimate import Resampling, weighted_medians
 
 
 @given(

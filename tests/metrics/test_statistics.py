@@ -15,8 +15,9 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from orderlens.analysis.paper import printed
-from orderlens.metrics.estimate import BinaryRanks, Clusters, Resampling
+from orderlens.metrics.estimate import Clusters, Resampling
 from orderlens.metrics.significance import (
+    BinaryRanks,
     adjust,
     delong,
     mann_whitney_less,

@@ -24,7 +24,6 @@ from orderlens.analysis.frames import (
     side_by_side,
 )
 from orderlens.metrics.estimate import (
-    BinaryRanks,
     Clusters,
     Estimate,
     Resampling,
@@ -35,6 +34,7 @@ from orderlens.metrics.estimate import (
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
 from orderlens.metrics.significance import (
+    BinaryRanks,
     adjust,
     delong,
     mann_whitney_less,

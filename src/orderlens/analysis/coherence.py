@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -148,7 +148,7 @@ def _of_seeds(study: Study, order: str) -> list[Statistic]:
         cells = means(columns, Clusters(list(sums.index), study.options.resampling))
     if 2 <= n_seeds < MIN_RANDOM_ORDERS:
         why = f"only {n_seeds} random orders ({MIN_RANDOM_ORDERS} wanted)"
-        cells = [Estimate(c.value, c.low, c.high, c.n, c.n_undefined, why) for c in cells]
+        cells = [replace(cell, why=why) for cell in cells]
     names = ("dispersion", "ensemble_gap")
     return [Statistic(name, order, cell, n_seeds) for name, cell in zip(names, cells, strict=True)]
 

@@ -9,7 +9,6 @@ Shape letters: C prompts, K columns (an order, or an order at a temperature), B 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,14 @@ from numpy.typing import NDArray
 
 from orderlens.analysis.traces import TRACE
 from orderlens.errors import UserInputError
-from orderlens.metrics.estimate import Clusters, Estimate, Resampling, difference_of_means, mean
+from orderlens.metrics.estimate import (
+    Clusters,
+    Estimate,
+    Resampling,
+    difference_of_means,
+    mean,
+    weighted_medians,
+)
 from orderlens.metrics.segments import FloatArray, divide
 from orderlens.metrics.trace_table import GROUPS
 from orderlens.registry import suggest
@@ -134,7 +140,7 @@ def with_reason(cell: Estimate, frame: pd.DataFrame, column: str) -> Estimate:
         reasons.append(f"{short} too short")
     if other := len(rest) - empty - short:
         reasons.append(f"{other} not recorded")
-    return Estimate(cell.value, cell.low, cell.high, cell.n, cell.n_undefined, ", ".join(reasons))
+    return replace(cell, why=", ".join(reasons))
 
 
 def graded_samples(decoded: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
@@ -235,15 +241,7 @@ class Paired:
         if not n:
             return [Estimate.undefined(why)]
         values = statistic(np.ones((1, n)))[0]
-        draws = self.clusters.draws(statistic)
-        out = []
-        for place, value in enumerate(values):
-            low, high = self.clusters.interval(draws[:, place]) if draws.ndim > 1 else (math.nan, math.nan)
-            defined = math.isfinite(value)
-            out.append(
-                Estimate(float(value) if defined else math.nan, low, high, n, why=None if defined else why)
-            )
-        return out
+        return self.clusters.estimates(np.where(np.isfinite(values), values, np.nan), statistic, n, why=why)
 
 
 def mean_difference(differences: pd.Series, resampling: Resampling, why: str) -> Estimate:
@@ -265,23 +263,6 @@ def paired_difference(first: pd.Series, second: pd.Series, resampling: Resamplin
     items, is_first = [*both.index, *both.index], np.repeat([True, False], len(both))
     found = difference_of_means(both.to_numpy().T.reshape(-1), is_first, Clusters(items, resampling))
     return replace(found, n=len(both))
-
-
-def weighted_medians(values_CK: FloatArray, counts_BC: FloatArray) -> FloatArray:
-    """Return the median of every column under every resample [B, K]; undefined entries do not count."""
-    out = np.full((len(counts_BC), values_CK.shape[1]), np.nan)
-    for column in range(values_CK.shape[1]):
-        rows = np.flatnonzero(np.isfinite(values_CK[:, column]))
-        if not len(rows):
-            continue
-        rows = rows[np.argsort(values_CK[rows, column], kind="stable")]
-        ordered = values_CK[rows, column]
-        above = np.cumsum(counts_BC[:, rows], axis=1)
-        half = above[:, -1:] / 2
-        low = np.minimum((above < half).sum(axis=1), len(rows) - 1)
-        high = np.minimum((above <= half).sum(axis=1), len(rows) - 1)
-        out[:, column] = np.where(above[:, -1] > 0, (ordered[low] + ordered[high]) / 2, np.nan)
-    return out
 
 
 def stack(*parts: FloatArray) -> FloatArray:

@@ -103,8 +103,7 @@ class Measure:
         if not self.prompts:
             return []
         values = statistics(np.ones((1, len(self.prompts))))[0]
-        draws = clusters.draws(statistics)
-        cells = [self._cell(values, draws, place, clusters) for place in range(4 * count)]
+        cells = clusters.estimates(values, statistics, len(self.prompts), self.n_missing, OUTSIDE)
         out = []
         for place, order in enumerate(self.orders):
             quality, speed, passes, gain = cells[place::count]
@@ -116,12 +115,6 @@ class Measure:
                 gain = Estimate.undefined(OUTSIDE)
             out.append(FrontierPoint(order, quality, speed, passes, gain))
         return _with_front(out, self.better)
-
-    def _cell(self, values: FloatArray, draws: FloatArray, place: int, clusters: Clusters) -> Estimate:
-        low, high = clusters.interval(draws[:, place]) if draws.ndim > 1 else (np.nan, np.nan)
-        value = float(values[place])
-        why = None if np.isfinite(value) else OUTSIDE
-        return Estimate(value, low, high, len(self.prompts), self.n_missing, why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from orderlens.analysis.study import NO_TARGET, NOT_GENERATED, Study
 from orderlens.analysis.table import NO_STATES, Cell, Column, Table, has_states, never, table
 from orderlens.analysis.tables_theory import TraceHits, fitted_noise, read_hits
 from orderlens.analysis.traces import pick, picked_traces
-from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums
+from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums, ratios_of_sums
 from orderlens.metrics.locality import GROUPS
 from orderlens.metrics.path import log_success_rows
 from orderlens.metrics.segments import FloatArray, divide
@@ -358,7 +358,7 @@ def _loss(study: Study, part: pd.DataFrame, profiles: dict[int, FloatArray], sig
     losses = [predicted_loss(profiles[row], sigma) for row in part.index]
     clusters = study.clusters(part)
     sums = clusters.sums(np.array([[float(loss.sum()), len(loss)] for loss in losses], np.float64))
-    (cell,) = function_of_sums(clusters, sums, lambda s: divide(s[:, :1], s[:, 1:]), len(part))
+    (cell,) = ratios_of_sums(clusters, sums, len(part))
     return cell if math.isfinite(cell.value) else Estimate.undefined("a log q is not finite")
 
 

@@ -20,10 +20,10 @@ from orderlens.analysis.table import Cell, Column, Table, has_scored, never, tab
 from orderlens.analysis.traces import in_sets, known_traces, picked_traces
 from orderlens.errors import UndefinedFigureError
 from orderlens.metrics.coherence import ROUNDING, tied_ranks
-from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums
+from orderlens.metrics.estimate import Clusters, Estimate, ratios_of_sums
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import lorenz_gini, segment_lorenz, sub_blocks
-from orderlens.metrics.segments import BoolArray, FloatArray, divide
+from orderlens.metrics.segments import BoolArray, FloatArray
 from orderlens.metrics.trace_table import TraceArrays
 from orderlens.rules.cards import kind_of
 from orderlens.store.reader import Run
@@ -213,7 +213,7 @@ def losses(study: Study) -> Table:
             continue
         clusters = Clusters(owners, study.options.resampling)
         sums = clusters.sums(np.column_stack([loss_BN, np.ones(len(loss_BN))]))
-        cells = function_of_sums(clusters, sums, lambda s: divide(s[:, :-1], s[:, -1:]), len(loss_BN))
+        cells = ratios_of_sums(clusters, sums, len(loss_BN))
         rows += [{"order": order, "revealed": str(place), "loss": cell} for place, cell in enumerate(cells)]
     notes = (
         "loss: mean −log q of the next token when this number of the block's positions is revealed.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -96,14 +97,8 @@ def external_cells(study: Study, part: pd.DataFrame) -> dict[str, Estimate]:
     whole = median(np.exp(scores["nll_whole"].to_numpy(np.float64)), clusters, why)
     middle = median(np.exp(nll), clusters, why)
     average = mean(nll, clusters, why)
-    raised = Estimate(
-        math.exp(average.value) if average.is_defined else math.nan,
-        math.exp(average.low),
-        math.exp(average.high),
-        average.n,
-        average.n_undefined,
-        average.why,
-    )
+    ends = {name: math.exp(getattr(average, name)) for name in ("value", "low", "high")}
+    raised = replace(average, **ends)
     known = scores[np.isfinite(nll)]
     total, own = float(known["n_scored"].sum()), float(known["n_tokens"].sum())
     ratio = Estimate(total / own, n=len(known)) if own else Estimate.undefined(why)
@@ -170,7 +165,7 @@ def _explained(cell: Estimate, column: str) -> Estimate:
         "eos_cascade_resume": "traces without content after an EOS cascade",
     }
     if column in reasons and cell.n_undefined:
-        return Estimate(cell.value, cell.low, cell.high, cell.n, cell.n_undefined, reasons[column])
+        return replace(cell, why=reasons[column])
     return cell
 
 

@@ -10,7 +10,7 @@ separate draws. The interval over seeds keeps the texts fixed (jackknife over se
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,14 @@ from orderlens.analysis.table import Cell, Column, Table, has_sets, table
 from orderlens.analysis.tables_couplings import reference_of
 from orderlens.analysis.traces import TRACE, all_passes, in_sets, trace_rows
 from orderlens.metrics.coherence import order_range
-from orderlens.metrics.estimate import Clusters, Estimate, Resampling, function_of_sums, student_t
+from orderlens.metrics.estimate import (
+    Clusters,
+    Estimate,
+    Resampling,
+    function_of_sums,
+    ratios_of_sums,
+    student_t,
+)
 from orderlens.metrics.segments import FloatArray, divide
 from orderlens.metrics.trace_table import overflow_note
 
@@ -84,9 +91,8 @@ class TextBits:
             return Estimate.undefined(NO_BYTES, len(usable))
         sums = np.where(usable[:, None] > 0, np.column_stack([self.bits(), self.n_bytes_T]), 0.0)
         clusters = Clusters(self.prompts, resampling)
-        (found,) = function_of_sums(clusters, clusters.sums(sums), _quotient, int(usable.sum()))
-        missing = len(usable) - found.n
-        return Estimate(found.value, found.low, found.high, found.n, missing)
+        (found,) = ratios_of_sums(clusters, clusters.sums(sums), int(usable.sum()))
+        return replace(found, n_undefined=len(usable) - found.n)
 
     def over_seeds(self, level: float) -> Estimate:
         """Return the same number with an interval over seeds, for fixed texts."""
@@ -103,10 +109,6 @@ class TextBits:
         error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
         half = student_t(level, n - 1) * error
         return Estimate(value, value - half, value + half, int(known.sum()))
-
-
-def _quotient(total: FloatArray) -> FloatArray:
-    return divide(total[:, 0], total[:, 1])[:, None]
 
 
 _MEANS = (
