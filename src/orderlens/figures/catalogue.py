@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("svg", "png", "pdf")
+PICTURES = (".svg", ".png")
+"""Suffixes of pictures that a page can show."""
 
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": "OrderLens"},
@@ -169,6 +171,11 @@ class DrawnFigure:
     paths: tuple[Path, ...] = ()
     why: str | None = None
 
+    def best(self, first: str) -> Path:
+        """Return the picture for a page in the format ``first`` (``.svg`` or ``.png``), or in the other."""
+        shown = [path for path in self.paths if path.suffix in PICTURES]
+        return max(shown, key=lambda path: path.suffix == first)
+
 
 def figure_names(traces: Iterable[str] | None = None) -> list[str]:
     """Return the names of all figures, or of those that read the given kinds of traces."""
@@ -245,14 +252,16 @@ def _draw_one(
 
 def _lacking(study: Study, traces: str | None) -> str:
     """Return which of a figure's traces the runs lack; empty if none."""
+    from orderlens.analysis.table import NO_CENSUS, NO_STATES
+
     if traces == "score" and not len(study.scored):
         return "nothing was scored: the run holds no fixed targets"
     if traces in ("generate", "ending", "sweep") and not len(study.generated):
         return "nothing was generated: the run holds no decoded paths"
     if traces == "census" and "census" not in study.run.tables:
-        return "no census: 'orderlens census' evaluates all states of a span"
+        return NO_CENSUS
     if traces == "states" and "states" not in study.run.tables:
-        return "no states were kept: score, generate or evaluate with --states"
+        return NO_STATES
     if traces == "evaluate" and "verdicts" not in study.run.tables:
         return "nothing was graded: the run holds no verdicts"
     return ""

@@ -26,11 +26,10 @@ from orderlens.claims.judge import RULES, Finding, Reading, judge
 from orderlens.claims.sweep import sweep_findings
 from orderlens.common.templating import Markdown, write_page
 from orderlens.errors import RunError, StorageError
-from orderlens.figures.catalogue import DrawnFigure, draw_figures, figure_names
+from orderlens.figures.catalogue import PICTURES, DrawnFigure, draw_figures, figure_names
 from orderlens.metrics.estimate import Resampling
 from orderlens.show.report.build import SAMPLES, first_screen, pack_samples
 from orderlens.show.report.page import (
-    PICTURES,
     Page,
     markdown_tables,
     picture,
