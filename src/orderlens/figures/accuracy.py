@@ -16,7 +16,7 @@ from orderlens.figures.style import (
     GREY,
     OrderStyle,
     centre,
-    error_lengths,
+    error_bars,
     footnote,
     interval,
     is_drawable,
@@ -84,11 +84,10 @@ def dots(
 ) -> None:
     """Draw one mark per row, moved by ``shift`` rows."""
     shown = [(place + shift, cell) for place, cell in enumerate(cells) if is_drawable(cell)]
-    ends = [error_lengths(cell) for _, cell in shown]
     panel.errorbar(
         [centre(cell) for _, cell in shown],
         [place for place, _ in shown],
-        xerr=[[below for below, _ in ends], [above for _, above in ends]],
+        xerr=error_bars(cell for _, cell in shown),
         fmt=marker,
         color=color,
         markerfacecolor=color if fill else "white",
@@ -230,8 +229,7 @@ def _bins_panel(panel: Axes, task: Mapping[str, Any], styles: Mapping[str, Order
         style, bins = styles[item["order"]], item["bins"]
         x = [real(one["var"]) for one in bins]
         y = [centre(one["accuracy"]) for one in bins]
-        ends = [error_lengths(one["accuracy"]) for one in bins]
-        error = [[below for below, _ in ends], [above for _, above in ends]]
+        error = error_bars(one["accuracy"] for one in bins)
         look_of = style.line() | {"label": display_name(item["order"])}
         panel.errorbar(x, y, yerr=error, elinewidth=0.8, **look_of)
         lowest += x

@@ -16,7 +16,7 @@ from orderlens.figures.style import (
     GREY,
     OrderStyle,
     centre,
-    error_lengths,
+    error_bars,
     footnote,
     interval,
     is_drawable,
@@ -336,11 +336,10 @@ def _line(
     panel: Axes, points: Sequence[Mapping[str, Any]], x: str, y: str, look_of_line: Mapping[str, Any]
 ) -> None:
     shown = [point for point in points if is_drawable(point[y])]
-    ends = [error_lengths(point[y]) for point in shown]
     panel.errorbar(
         [point[x] for point in shown],
         [centre(point[y]) for point in shown],
-        yerr=[[below for below, _ in ends], [above for _, above in ends]],
+        yerr=error_bars(point[y] for point in shown),
         elinewidth=0.8,
         **look_of_line,
     )

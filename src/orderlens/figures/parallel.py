@@ -20,7 +20,7 @@ from orderlens.figures.catalogue import Recipe
 from orderlens.figures.style import (
     GREY,
     centre,
-    error_lengths,
+    error_bars,
     footnote,
     interval,
     is_drawable,
@@ -101,10 +101,10 @@ def _draw_groups(panel: Axes, groups: list[Mapping[str, Any]]) -> None:
     places = range(len(groups))
     panel.plot(places, [centre(g["bound"]) for g in groups], "s--", color=_BOUND, label="entropy bound")
     for place, group in zip(places, groups, strict=True):
-        below, above = error_lengths(group["coupling"])
         value, half = centre(group["coupling"]), centre(group["incoherence"]) / 2
         panel.errorbar(place, value, yerr=half, color=_COUPLING, elinewidth=0.7, capsize=2)
-        panel.errorbar(place, value, yerr=[[below], [above]], fmt="o", color=_COUPLING, elinewidth=1.6)
+        error = error_bars([group["coupling"]])
+        panel.errorbar(place, value, yerr=error, fmt="o", color=_COUPLING, elinewidth=1.6)
     panel.plot([], [], "o", color=_COUPLING, label="coupling C")
     panel.axhline(0, color=GREY, linewidth=0.7)
     panel.set_yscale("symlog", linthresh=0.1)
@@ -116,12 +116,10 @@ def _draw_groups(panel: Axes, groups: list[Mapping[str, Any]]) -> None:
 
 def _draw_loss(panel: Axes, rows: list[Mapping[str, Any]]) -> None:
     for place, row in enumerate(rows):
-        below, above = error_lengths(row["loss"])
         for name, shift, color in (("of_order", -0.18, _ORDER), ("of_coupling", 0.18, _COUPLING)):
             panel.barh(place + shift, centre(row[name]), height=0.32, color=color)
-        panel.errorbar(
-            centre(row["loss"]), place, xerr=[[below], [above]], fmt="|", color="black", elinewidth=0.9
-        )
+        error = error_bars([row["loss"]])
+        panel.errorbar(centre(row["loss"]), place, xerr=error, fmt="|", color="black", elinewidth=0.9)
     panel.axvline(0, color=GREY, linewidth=0.7)
     panel.plot([], [], "s", color=_ORDER, label="order")
     panel.plot([], [], "s", color=_COUPLING, label="coupling")
@@ -285,8 +283,8 @@ def _draw_panel(
             axis.errorbar(
                 x,
                 y,
-                xerr=[[arm] for arm in error_lengths(point["tokens_per_pass"])],
-                yerr=[[arm] for arm in error_lengths(point["quality"])],
+                xerr=error_bars([point["tokens_per_pass"]]),
+                yerr=error_bars([point["quality"]]),
                 fmt=marker,
                 color=color,
                 markersize=4.8,

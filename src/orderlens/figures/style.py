@@ -310,12 +310,15 @@ def footnote(figure: Figure, text: str) -> None:
     )
 
 
+def error_bars(cells: Iterable[Mapping[str, Any]]) -> list[list[float]]:
+    """Return the lengths of error bars below and above the cells, as matplotlib takes them."""
+    ends = [error_lengths(cell) for cell in cells]
+    return [[below for below, _ in ends], [above for _, above in ends]]
+
+
 def _place(item: Mapping[str, Any] | float) -> float:
     return centre(item) if isinstance(item, Mapping) else float(item)
 
 
 def _error(item: Mapping[str, Any] | float) -> list[list[float]] | None:
-    if not isinstance(item, Mapping):
-        return None
-    below, above = error_lengths(item)
-    return [[below], [above]]
+    return error_bars([item]) if isinstance(item, Mapping) else None

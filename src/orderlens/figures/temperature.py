@@ -13,7 +13,7 @@ from orderlens.figures.catalogue import Recipe
 from orderlens.figures.style import (
     OrderStyle,
     centre,
-    error_lengths,
+    error_bars,
     footnote,
     interval,
     is_drawable,
@@ -112,7 +112,7 @@ def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
         panel.errorbar(
             [point["temperature"] for point in warm],
             [centre(point[name]) for point in warm],
-            yerr=list(zip(*[error_lengths(point[name]) for point in warm], strict=True)) if warm else None,
+            yerr=error_bars(point[name] for point in warm),
             color=style.color,
             linestyle=(0, (1, 1.5)) if variant else style.linestyle,
             marker=style.marker,

@@ -21,6 +21,8 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from orderlens.tasks.graders import (
+    LETTERS,
+    RULES,
     Verdict,
     as_index,
     count_options,
@@ -29,7 +31,6 @@ from orderlens.tasks.graders import (
     incorrect,
     letter_flaw,
 )
-from orderlens.tasks.letters import LETTERS, RULES
 from orderlens.tasks.protocol import Benchmark, Document, Grader, LikelihoodRule, TokenLogProbs
 from orderlens.texts.sources import HubFile
 
