@@ -97,8 +97,8 @@ def external_cells(study: Study, part: pd.DataFrame) -> dict[str, Estimate]:
     whole = median(np.exp(scores["nll_whole"].to_numpy(np.float64)), clusters, why)
     middle = median(np.exp(nll), clusters, why)
     average = mean(nll, clusters, why)
-    ends = {name: math.exp(getattr(average, name)) for name in ("value", "low", "high")}
-    raised = replace(average, **ends)
+    value, low, high = (math.exp(number) for number in (average.value, average.low, average.high))
+    raised = replace(average, value=value, low=low, high=high)
     known = scores[np.isfinite(nll)]
     total, own = float(known["n_scored"].sum()), float(known["n_tokens"].sum())
     ratio = Estimate(total / own, n=len(known)) if own else Estimate.undefined(why)
