@@ -289,10 +289,11 @@ def row_labels(panel: Axes, orders: Sequence[str]) -> None:
 def log_scale(panel: Axes) -> None:
     """Make the x axis logarithmic, with powers of ten as plain text, because mathtext is slow."""
     panel.set_xscale("log")
-    panel.xaxis.set_major_formatter(lambda value, _: f"10{_raised(round(math.log10(value)))}")
+    panel.xaxis.set_major_formatter(lambda value, _: f"10{raised(round(math.log10(value)))}")
 
 
-def _raised(power: int) -> str:
+def raised(power: int) -> str:
+    """Return a power in raised digits."""
     return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
