@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -158,14 +158,7 @@ def _with_front(points: list[FrontierPoint], better: int) -> list[FrontierPoint]
         return points
     places = [(better * point.quality.value, -point.passes.value) for point in points]
     return [
-        FrontierPoint(
-            point.order,
-            point.quality,
-            point.tokens_per_pass,
-            point.passes,
-            point.gain,
-            front=not any(_beats(other, mine) for other in places),
-        )
+        replace(point, front=not any(_beats(other, mine) for other in places))
         for point, mine in zip(points, places, strict=True)
     ]
 

@@ -29,6 +29,7 @@ import pandas as pd
 from orderlens.analysis.frames import Paired, wide_of
 from orderlens.analysis.study import NO_TARGET, NOT_GENERATED, Study
 from orderlens.analysis.table import NO_STATES, Cell, Column, Table, has_states, never, table
+from orderlens.analysis.tables_generation import spreads
 from orderlens.analysis.tables_theory import TraceHits, fitted_noise, read_hits
 from orderlens.analysis.traces import pick, picked_traces
 from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums, ratios_of_sums
@@ -317,7 +318,7 @@ def tolerance(study: Study) -> Table:
     notes = (
         "σ = T π/√6, the standard deviation of the Gumbel noise that sampling at T adds to the logits.",
         "predicted loss: mean of −log f(q_t), nats per token; f is the theory's success probability.",
-        *_spreads(rows),
+        *spreads(rows, "loss_lowest", "spread of the predicted loss across orders {:.3g} (lowest T)"),
     )
     title = "Noise tolerance: predicted loss of measured profiles"
     return Table("tolerance", title, ("order", "temperature"), _LOSSES, tuple(rows) or (_NOTHING,), notes)
@@ -360,15 +361,3 @@ def _loss(study: Study, part: pd.DataFrame, profiles: dict[int, FloatArray], sig
     sums = clusters.sums(np.array([[float(loss.sum()), len(loss)] for loss in losses], np.float64))
     (cell,) = ratios_of_sums(clusters, sums, len(part))
     return cell if math.isfinite(cell.value) else Estimate.undefined("a log q is not finite")
-
-
-def _spreads(rows: list[dict[str, Cell]]) -> list[str]:
-    """Return a note per temperature with the range of the predicted loss across orders."""
-    out = []
-    for value in dict.fromkeys(str(row["temperature"]) for row in rows):
-        cells = [row["loss_lowest"] for row in rows if row["temperature"] == value]
-        known = [cell.value for cell in cells if isinstance(cell, Estimate) and cell.is_defined]
-        if len(known) > 1:
-            spread = max(known) - min(known)
-            out.append(f"T = {value}: spread of the predicted loss across orders {spread:.3g} (lowest T).")
-    return out

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,10 +27,6 @@ from orderlens.metrics.segments import BoolArray, FloatArray
 from orderlens.metrics.trace_table import TraceArrays
 from orderlens.rules.cards import kind_of
 from orderlens.store.reader import Run
-
-if TYPE_CHECKING:
-    from orderlens.analysis.study import Study
-
 
 _FIXED = (
     Column("mean", "mean log q"),

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.frames import joined_keys, with_reason
+from orderlens.analysis.frames import joined_keys
 from orderlens.analysis.study import NOT_GENERATED, Study
 from orderlens.analysis.table import Cell, Column, Table, has_generated, has_temperatures, table
 from orderlens.analysis.traces import pick, picked_traces
@@ -194,7 +194,8 @@ def temperature(study: Study) -> list[Table]:
     rows = sweep_rows(study)
     columns = (Column("n", "n"), *_SWEEP)
     title = "Temperature sweep: tokens sampled at T, log q at temperature 1"
-    return [Table("temperature", title, ("order", "temperature"), columns, tuple(rows), _sweep_notes(rows))]
+    notes = tuple(spreads(rows, "external_ppl_whole", "spread of median external PPL across orders {:.3g}"))
+    return [Table("temperature", title, ("order", "temperature"), columns, tuple(rows), notes)]
 
 
 def sweep_rows(study: Study) -> list[dict[str, Cell]]:
@@ -213,22 +214,20 @@ def _sweep_row(study: Study, part: pd.DataFrame, order: str, value: float) -> di
     names = [column.name for column in _SWEEP[2:]]
     if not len(part):
         return head | {column.name: Estimate.undefined(NOT_GENERATED) for column in _SWEEP}
-    found = [with_reason(c, part, name) for c, name in zip(study.estimates(part, names), names, strict=True)]
     external = external_cells(study, part)
     perplexity = {name: external[name] for name in ("external_ppl_whole", "external_ppl")}
-    return head | perplexity | dict(zip(names, found, strict=True))
+    return head | perplexity | dict(zip(names, study.estimates(part, names), strict=True))
 
 
-def _sweep_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
-    notes = []
+def spreads(rows: Sequence[dict[str, Cell]], column: str, text: str) -> list[str]:
+    """Return a note per temperature with the range of a column across orders; ``{}`` in ``text`` is it."""
+    out = []
     for value in dict.fromkeys(str(row["temperature"]) for row in rows):
-        cells = [row["external_ppl_whole"] for row in rows if row["temperature"] == value]
+        cells = [row[column] for row in rows if row["temperature"] == value]
         known = [cell.value for cell in cells if isinstance(cell, Estimate) and cell.is_defined]
         if len(known) > 1:
-            notes.append(
-                f"T = {value}: spread of median external PPL across orders {max(known) - min(known):.3g}."
-            )
-    return tuple(notes)
+            out.append(f"T = {value}: {text.format(max(known) - min(known))}.")
+    return out
 
 
 MAX_SAMPLES = 500

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orderlens.analysis import paper
+from orderlens.analysis.table import has_temperatures
 from orderlens.analysis.tables_generation import sweep_rows
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
@@ -44,7 +45,7 @@ COLLAPSED_PPL = paper.number("collapsed_ppl")
 
 def data(study: Study) -> dict[str, Any]:
     """Return per order and temperature the four panels' values, and from where every order has collapsed."""
-    if study.generated["temperature"].nunique() < 2:
+    if not has_temperatures(study):
         raise UndefinedFigureError("a sweep needs traces generated at two temperatures or more")
     series: dict[str, list[dict[str, Any]]] = {}
     for row in sweep_rows(study):
@@ -194,7 +195,7 @@ def tolerance_data(study: Study) -> dict[str, Any]:
     """Return per order and temperature the theory's predicted loss (table ``tolerance``)."""
     from orderlens.analysis.tables_assumptions import tolerance
 
-    if study.generated["temperature"].nunique() < 2:
+    if not has_temperatures(study):
         raise UndefinedFigureError("a sweep needs traces generated at two temperatures or more")
     series: dict[str, list[dict[str, Any]]] = {}
     for row in tolerance(study)[0].rows:
