@@ -91,7 +91,7 @@ def _with_sketch(bars: OpenBar, run: Path) -> OpenBar:
 def draw_answer(run: Path) -> None:
     """Draw the answer with the most EOS: there it is seen best that the order is not left to right."""
     from orderlens.cli.console import print_sketch, print_text, stdout
-    from orderlens.show.views.sample import Shown, fetch_sample
+    from orderlens.show.views import Shown, fetch_sample
     from orderlens.store.reader import open_run
 
     opened = open_run(run)

@@ -296,8 +296,7 @@ def show_sample(
 ) -> None:
     """Print the traces of a sample, as text or JSON, or write them as a film."""
     from orderlens.cli.console import print_json, print_sketch, print_text, stdout
-    from orderlens.show.views.plain import plain_sample
-    from orderlens.show.views.sample import Shown, fetch_sample
+    from orderlens.show.views import Shown, fetch_sample, plain_sample
 
     view = fetch_sample(opened([run]), sample_id, orders=list(orders) or None)
     if as_json and film is None:

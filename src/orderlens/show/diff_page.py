@@ -9,7 +9,7 @@ from typing import Any
 from orderlens.analysis.diff import Diff
 from orderlens.common.templating import write_page
 from orderlens.rules import spec_of
-from orderlens.show.views.sample import fetch_sample
+from orderlens.show.views import fetch_sample
 from orderlens.show.views.sketch import markup
 from orderlens.store.reader import Run
 

@@ -43,7 +43,7 @@ from orderlens.store.verdicts import COLUMNS, Rules, task_rules
 
 Place = str | os.PathLike[str]
 SAMPLE_VIEWS: Registry[Callable[..., StoredSample]] = Registry(
-    "view", {"sample": "orderlens.show.views.sample:fetch_sample"}
+    "view", {"sample": "orderlens.show.views:fetch_sample"}
 )
 """Creates the display of a sample; looked up by name, so that the store does not import the display code."""
 

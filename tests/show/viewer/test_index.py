@@ -7,7 +7,7 @@ import pytest
 from orderlens.analysis.study import Study
 from orderlens.errors import CorruptRunError
 from orderlens.show.viewer.index import Index, Query
-from orderlens.show.views.plain import plain_rows
+from orderlens.show.views import plain_rows
 from orderlens.store.reader import open_run
 from orderlens.testing import make_run, make_trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.show.views.replay import canvas, first_divergence
+from orderlens.show.views import canvas, first_divergence
 from orderlens.testing import make_run, make_trace
 
 N = 4

@@ -10,8 +10,7 @@ import pytest
 
 from orderlens.errors import RunError
 from orderlens.metrics import gini, path_stats
-from orderlens.show.views.plain import plain_sample
-from orderlens.show.views.replay import canvas, first_divergence
+from orderlens.show.views import canvas, first_divergence, plain_sample
 from orderlens.testing import make_run, make_trace
 
 LOGQ = np.log([0.9, 0.2, 0.6, 0.05, 0.8, 0.99])

@@ -29,8 +29,7 @@ from orderlens.figures.catalogue import draw_figures
 from orderlens.metrics.trace_table import overflow_note
 from orderlens.show.report.page import Packed, Page, picture, run_details, write_report
 from orderlens.show.report.questions import Question, questions
-from orderlens.show.views.plain import column_terms, plain_rows, plain_sample
-from orderlens.show.views.sample import fetch_sample
+from orderlens.show.views import column_terms, fetch_sample, plain_rows, plain_sample
 from orderlens.store.reader import Place, Run
 
 SAMPLES = 12

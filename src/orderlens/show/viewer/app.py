@@ -28,9 +28,8 @@ from orderlens.common.templating import fill
 from orderlens.errors import OrderLensError, RunError, UserInputError, one_line
 from orderlens.show.report.page import asset
 from orderlens.show.viewer.index import Index, Query
+from orderlens.show.views import column_terms, fetch_sample, plain_sample
 from orderlens.show.views.film import film
-from orderlens.show.views.plain import column_terms, plain_sample
-from orderlens.show.views.sample import fetch_sample
 from orderlens.store.reader import Run
 
 FILMED = 4

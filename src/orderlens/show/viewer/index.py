@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orderlens.errors import UserInputError
-from orderlens.show.views.plain import plain_row
-from orderlens.show.views.trace import TraceKey
+from orderlens.show.views import TraceKey, plain_row
 from orderlens.store.frame import import_duckdb
 from orderlens.store.reader import Run
 from orderlens.store.samples import samples_schema
