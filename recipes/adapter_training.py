@@ -22,9 +22,8 @@ from torch import Tensor
 from orderlens.errors import RunError, one_line
 from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings
-from orderlens.training.attention import AttentionBackend
 from orderlens.training.data import Tokens, WindowMixture
-from orderlens.training.objective import MaskPair, pair_weights, step_generator
+from orderlens.training.objective import AttentionBackend, MaskPair, pair_weights, step_generator
 from orderlens.training.optimiser import LearningRateSchedule
 from orderlens.training.steps import (
     CHECKPOINT,

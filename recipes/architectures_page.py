@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 import orderlens as ol
-from orderlens.analysis.compare import Paired
+from orderlens.analysis.frames import Paired
 from orderlens.analysis.rendering import render
 from orderlens.analysis.table import Column, Table
 from orderlens.metrics.coherence import order_range

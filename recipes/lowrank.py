@@ -29,8 +29,7 @@ from orderlens.models.smol.adapter import (
     adapted_matrices,
     norm_names,
 )
-from orderlens.training.attention import AttentionBackend
-from orderlens.training.objective import AnyOrderLoss, token_loss
+from orderlens.training.objective import AnyOrderLoss, AttentionBackend, token_loss
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ def quick_figures() -> Callable[[], AbstractContextManager[None]]:
 
         coarse = {"figure.constrained_layout.use": False, "savefig.dpi": 60}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("orderlens.figures.save.FORMATS", ("svg", "png"))
+            patch.setattr("orderlens.figures.catalogue.FORMATS", ("svg", "png"))
             for name, value in coarse.items():
                 patch.setitem(RC, name, value)
             yield

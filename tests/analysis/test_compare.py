@@ -11,9 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from orderlens.analysis.compare import Paired, mean_difference, rank_rows, stack, weighted_medians, wide_of
-from orderlens.analysis.frames import side_by_side
-from orderlens.metrics.estimate import Resampling
+from orderlens.analysis.frames import (
+    Paired,
+    mean_difference,
+    rank_rows,
+    side_by_side,
+    stack,
+    wide_of,
+)
+from orderlens.metrics.estimate import Resampling, weighted_medians
 
 
 @given(

@@ -15,11 +15,10 @@ from orderlens.analysis.frames import (
     graded_rows,
     graded_samples,
     joined_keys,
-    order_labels,
     same_kind,
-    var_about,
     with_reason,
 )
+from orderlens.analysis.identity import order_labels, var_about
 from orderlens.errors import UserInputError
 from orderlens.metrics.estimate import Estimate
 from orderlens.store.samples import KEYS

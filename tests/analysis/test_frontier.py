@@ -10,6 +10,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study, Table
+from orderlens.analysis.external import pair_key
 from orderlens.analysis.frontier import (
     BITS,
     NO_LADDER,
@@ -22,7 +23,6 @@ from orderlens.analysis.frontier import (
     overview,
     unit_of,
 )
-from orderlens.analysis.stored_scores import pair_key
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.trace_table import overflow_note
 from orderlens.testing import make_run, make_trace

@@ -10,7 +10,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis import Study
-from orderlens.analysis.hits import ALL, LAGS, N_BINS, SPANS, measure_hits
+from orderlens.analysis.tables_assumptions import ALL, LAGS, N_BINS, SPANS, measure_hits
 from orderlens.claims import read
 from orderlens.theory import success_k
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from orderlens.analysis import Study
-from orderlens.analysis.lorenz import first_block_curves, lorenz_curves
+from orderlens.analysis.tables_fixed import first_block_curves, lorenz_curves
 from orderlens.analysis.traces import sample_table
 from orderlens.metrics import gini, lorenz
 from orderlens.testing import make_run, make_trace

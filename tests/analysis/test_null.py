@@ -18,7 +18,7 @@ from orderlens.analysis.tables_controls import (
     probability_given_mean,
     simulate_study,
 )
-from orderlens.metrics.ranks import (
+from orderlens.metrics.significance import (
     correlation_p,
     natural_spline_basis,
     orthonormal_basis,

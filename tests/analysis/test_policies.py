@@ -10,9 +10,9 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study
+from orderlens.analysis.tables_policies import TextBits
 from orderlens.analysis.traces import all_passes
 from orderlens.metrics.estimate import Estimate
-from orderlens.metrics.likelihood import TextBits
 from orderlens.metrics.passes import pass_variance
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.testing import make_run, make_trace

@@ -39,9 +39,9 @@ def test_orders_spread_over_two_runs_pair_as_in_one(tmp_path):
         mine, theirs = (study.table(name).to_pandas() for study in (parts, whole))
         pd.testing.assert_frame_equal(mine, theirs)
     assert parts.table("coherence").cell("value", statistic="mean_of_ranges", scope="deployable").value > 0.01
-    from orderlens.figures import coherence
+    from orderlens.figures import fixed_sequence
 
-    assert coherence.data(parts)["gaps"] == coherence.data(whole)["gaps"]
+    assert fixed_sequence.coherence_data(parts)["gaps"] == fixed_sequence.coherence_data(whole)["gaps"]
 
 
 def test_opened_runs_and_paths_are_read_together(tmp_path):
@@ -148,7 +148,7 @@ def test_matrix_tables_of_two_models_are_joined(tmp_path):
 
 
 def external(names, texts, score=-2.0):
-    from orderlens.analysis.stored_scores import pair_key, pairs_of
+    from orderlens.analysis.external import pair_key, pairs_of
 
     rows = [(name, pair_key(pair)) for name in names for text in texts for pair in pairs_of(*text)]
     columns = {"evaluator": [row[0] for row in rows], "text_key": [row[1] for row in rows]}

@@ -84,10 +84,10 @@ def test_the_seed_reaches_the_study(run, tmp_path, monkeypatch, verb):
 
 
 def test_the_device_is_the_evaluators(run, monkeypatch):
-    from orderlens.analysis import study
+    from orderlens.analysis import external
 
     loaded = []
-    monkeypatch.setattr(study, "load_evaluator", lambda *words: loaded.append(words) or 1 / 0)
+    monkeypatch.setattr(external, "load_evaluator", lambda *words: loaded.append(words) or 1 / 0)
     words = ["--table", "generation", "--evaluator", "tiny-ar", "--device", "cpu"]
     assert main(["analyze", run, *words, *FAST]) == 1
     assert loaded == [("tiny-ar", "cpu")]

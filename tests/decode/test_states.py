@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import orderlens as ol
-from orderlens.analysis.states import iter_states, trace_statistics
+from orderlens.analysis.traces import iter_states, trace_statistics
 from orderlens.store.schema import ENTROPY_UNITS, TOP_UNITS
 
 MODEL = ol.load_model("hmm:seed=3,states=6,characters=20,block=8")

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from orderlens.figures.cards import Dot, dot_card, draw, lorenz_card, short_name
-from orderlens.figures.save import svg_text
+from orderlens.figures.catalogue import svg_text
 
 ROWS = [
     ("max-prob", [Dot(1.0, 0.5, 1.5), Dot(2.0, hollow=True)]),

@@ -12,7 +12,7 @@ from scipy import stats
 
 from orderlens.common.plaintext import plain
 from orderlens.errors import UndefinedFigureError
-from orderlens.figures import coherence, fixed_sequence, jensen, lorenz, reveal_order, temperature
+from orderlens.figures import fixed_sequence, jensen, reveal_order, temperature
 from orderlens.theory import jensen_loss
 
 
@@ -58,7 +58,7 @@ def test_argmax_accuracy_and_gini(scored):
 
 
 def test_lorenz_curves_by_hand(scored):
-    curves = by_order(lorenz.data(scored)["curves"])
+    curves = by_order(fixed_sequence.LORENZ.data(scored)["curves"])
     assert curves["forced-ar"]["lorenz"] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
     first = np.cumsum([0, 0.1, 0.1, 0.1, 5.7]) / 6.0
     second = np.cumsum([0, 0.1, 0.1, 0.1, 9.7]) / 10.0
@@ -66,7 +66,7 @@ def test_lorenz_curves_by_hand(scored):
 
 
 def test_gaps_are_paired_with_forced_ar(scored):
-    found = coherence.data(scored)
+    found = fixed_sequence.coherence_data(scored)
     gaps = by_order(found["gaps"])
     assert "forced-ar" not in gaps
     assert gaps["reverse-ar"]["gap"]["value"] == pytest.approx(0.0)
@@ -90,7 +90,7 @@ def test_ranges_are_named_and_the_noise_floor_is_the_largest(scored, by_hand):
         }
     )
     study = by_hand.study_of([scored.run.reveals().to_arrow()], noise=noise)
-    found = coherence.data(study)
+    found = fixed_sequence.coherence_data(study)
     assert found["noise_floor"] == pytest.approx(0.01)
     cells = {(i["statistic"], i["scope"]): i["value"] for i in found["statistics"]}
     assert cells["range_of_means", "deployable"] < cells["mean_of_ranges", "deployable"] + 1e-12
@@ -107,7 +107,7 @@ def test_circulation_groups_are_kept_with_their_counts(scored, by_hand):
         }
     )
     study = by_hand.study_of([scored.run.reveals().to_arrow()], circulation=table)
-    groups = {item["group"]: item for item in coherence.data(study)["circulation"]}
+    groups = {item["group"]: item for item in fixed_sequence.coherence_data(study)["circulation"]}
     assert groups["all"]["rms"]["value"] == pytest.approx(math.sqrt((0.01 + 0.09 + 0.25) / 3))
     assert groups["distance [1, 2)"]["median_abs"]["value"] == pytest.approx(0.2)
     assert sum(item["n"] for name, item in groups.items() if name.startswith("mask")) == 3
@@ -254,13 +254,15 @@ def test_a_run_without_misses_cannot_be_fitted(by_hand):
         jensen.data(study)
 
 
-@pytest.mark.parametrize("module", [fixed_sequence, lorenz, coherence, jensen])
-def test_generated_traces_alone_have_no_fixed_targets(module, by_hand):
+@pytest.mark.parametrize(
+    "recipe", [fixed_sequence.RECIPE, fixed_sequence.LORENZ, fixed_sequence.COHERENCE, jensen.RECIPE]
+)
+def test_generated_traces_alone_have_no_fixed_targets(recipe, by_hand):
     study = by_hand.study_of(
         [by_hand.trace("a", "random", [0, 1], [5, 6], [-0.1, -0.2], seed=0, temperature=0.0)]
     )
     with pytest.raises(UndefinedFigureError, match="nothing was scored"):
-        module.data(study)
+        recipe.data(study)
 
 
 def test_scored_traces_alone_have_no_decoded_paths(scored):
@@ -269,8 +271,8 @@ def test_scored_traces_alone_have_no_decoded_paths(scored):
 
 
 def test_every_figure_can_be_drawn_from_its_sidecar(scored):
-    for module in (fixed_sequence, lorenz, coherence):
-        figure = module.draw(json.loads(json.dumps(plain(module.data(scored)))))
+    for recipe in (fixed_sequence.RECIPE, fixed_sequence.LORENZ, fixed_sequence.COHERENCE):
+        figure = recipe.draw(json.loads(json.dumps(plain(recipe.data(scored)))))
         shown = [panel for panel in figure.axes if panel.lines or panel.collections or panel.patches]
-        assert shown, module.__name__
+        assert shown, recipe.title
         assert any(panel.get_xlabel() for panel in shown)

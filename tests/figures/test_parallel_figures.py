@@ -10,7 +10,7 @@ import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study
 from orderlens.common.plaintext import plain
 from orderlens.errors import UndefinedFigureError
-from orderlens.figures import couplings, frontier, lorenz
+from orderlens.figures import fixed_sequence, parallel
 from orderlens.testing import make_run, make_trace
 
 QUICK = Options(resampling=Resampling(reps=20))
@@ -35,30 +35,30 @@ def sidecar(data):
 
 
 def test_couplings_draw_from_their_sidecar_with_rows_aligned(study: Study) -> None:
-    data = couplings.data(study)
+    data = parallel.couplings_data(study)
     assert {row["order"] for row in data["loss"]} == {row["order"] for row in data["var"]}
     assert [group["group"] for group in data["groups"]][:2] == ["2", "3–4"]
-    figure = couplings.draw(sidecar(data))
+    figure = parallel.draw_couplings(sidecar(data))
     losses, parts = figure.axes[1:3]
     assert losses.get_ylim() == parts.get_ylim()
     assert "not every set measured" not in texts(figure)
 
 
 def test_rows_without_all_sets_say_so(study: Study) -> None:
-    data = sidecar(couplings.data(study))
+    data = sidecar(parallel.couplings_data(study))
     for row in data["var"]:
         if row["order"] == "max-prob+top=4":
             for name in ("between", "inside", "coupling_between", "coupling_inside"):
                 row[name]["value"] = None
-    assert "not every set measured" in texts(couplings.draw(data))
+    assert "not every set measured" in texts(parallel.draw_couplings(data))
 
 
 def test_the_frontier_joins_the_ladder(study: Study) -> None:
-    data = frontier.data(study)
+    data = parallel.frontier_data(study)
     assert data["ladder"] == ["max-prob", "max-prob+top=2", "max-prob+top=4"]
     (panel,) = data["panels"]
     assert panel["measure"] == "bits per byte"
-    figure = frontier.draw(sidecar(data))
+    figure = parallel.draw_frontier(sidecar(data))
     lengths = sorted(
         len(line.get_xdata()) for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 1
     )
@@ -78,14 +78,14 @@ def test_a_measure_that_never_varies_is_named_below() -> None:
         for order in ("max-prob", "max-prob+top=2")
     ]
     study = Study(make_run(traces, verdicts=verdicts), QUICK)
-    data = frontier.data(study)
+    data = parallel.frontier_data(study)
     assert [panel["measure"] for panel in data["panels"]] == ["texts that end, texts"]
     varied = {**data["panels"][0], "measure": "accuracy", "better": 1}
     varied["points"] = [
         {**point, "quality": {**point["quality"], "value": float(place)}}
         for place, point in enumerate(varied["points"])
     ]
-    figure = frontier.draw(sidecar({**data, "panels": [*data["panels"], varied]}))
+    figure = parallel.draw_frontier(sidecar({**data, "panels": [*data["panels"], varied]}))
     assert "The same under every policy: texts that end, texts: 0 %." in texts(figure)
 
 
@@ -98,7 +98,7 @@ def test_families_of_one_frontier_never_look_alike() -> None:
         for order, cell in zip(orders, ({"value": x, "low": x, "high": x} for x in range(1, 12)), strict=True)
     ]
     panel = {"measure": "x", "better": 1, "n": 3, "points": points}
-    (legend,) = frontier.draw({"panels": [panel], "ladder": []}).legends
+    (legend,) = parallel.draw_frontier({"panels": [panel], "ladder": []}).legends
     looks = {(item.get_color(), item.get_marker()) for item in legend.legend_handles}
     assert len(looks) == len(orders)
 
@@ -106,7 +106,7 @@ def test_families_of_one_frontier_never_look_alike() -> None:
 def test_the_rungs_of_a_ladder_differ_where_each_has_a_line_of_its_own() -> None:
     orders = ["max-prob", "max-prob+top=2", "max-prob+top=8"]
     run = make_run([make_trace("a", order, [-1.0, -2.0 - place]) for place, order in enumerate(orders)])
-    (legend,) = lorenz.draw(sidecar(lorenz.data(Study(run, QUICK)))).legends
+    (legend,) = fixed_sequence.draw_lorenz(sidecar(fixed_sequence.LORENZ.data(Study(run, QUICK)))).legends
     assert len({item.get_marker() for item in legend.legend_handles}) == len(orders)
 
 
@@ -119,12 +119,12 @@ def test_the_rungs_of_a_ladder_differ_where_each_has_a_line_of_its_own() -> None
     ],
 )
 def test_families(order: str, family: str) -> None:
-    assert frontier.family_of(order) == family
+    assert parallel.family_of(order) == family
 
 
 def test_runs_that_cannot_fill_them_say_why() -> None:
     alone = Study(make_run([make_trace("a", "max-prob", [-1.0], temperature=0.0)]), QUICK)
     with pytest.raises(UndefinedFigureError, match="--couplings N"):
-        couplings.data(alone)
+        parallel.couplings_data(alone)
     with pytest.raises(UndefinedFigureError, match="one policy"):
-        frontier.data(alone)
+        parallel.frontier_data(alone)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from orderlens.errors import UserInputError
-from orderlens.figures import save, style
+from orderlens.figures import catalogue, style
 
 ORDER_IDS = {
     *("forced-ar", "reverse-ar", "random", "max-prob", "top-margin", "entropy"),
@@ -107,8 +107,8 @@ def drawn() -> mpl.figure.Figure:
 
 
 def test_saved_files_are_the_same_bytes_twice(tmp_path) -> None:
-    first = save.save_figure(drawn(), {"x": [1]}, tmp_path / "a", "fig")
-    second = save.save_figure(drawn(), {"x": [1]}, tmp_path / "b", "fig")
+    first = catalogue.save_figure(drawn(), {"x": [1]}, tmp_path / "a", "fig")
+    second = catalogue.save_figure(drawn(), {"x": [1]}, tmp_path / "b", "fig")
     assert [path.name for path in first] == ["fig.svg", "fig.png", "fig.pdf", "fig.json"]
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
@@ -121,7 +121,7 @@ def test_the_sidecar_is_plain_json(tmp_path) -> None:
         "deep": {"inf": [float("inf")], "none": None},
         4: "x",
     }
-    path = save.save_data(data, tmp_path / "d.json")
+    path = catalogue.save_data(data, tmp_path / "d.json")
     assert json.loads(path.read_text()) == {
         "q": [0.1, None],
         "n": 3,
@@ -131,19 +131,19 @@ def test_the_sidecar_is_plain_json(tmp_path) -> None:
 
 
 def test_only_asked_formats_are_written(tmp_path) -> None:
-    save.save_figure(drawn(), {}, tmp_path, "fig", ["png"])
+    catalogue.save_figure(drawn(), {}, tmp_path, "fig", ["png"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fig.json", "fig.png"]
 
 
 def test_an_unknown_format_is_named(tmp_path) -> None:
     with pytest.raises(UserInputError, match="'gif'; allowed: svg, png, pdf"):
-        save.save_figure(drawn(), {}, tmp_path, "fig", ["gif"])
+        catalogue.save_figure(drawn(), {}, tmp_path, "fig", ["gif"])
 
 
 def test_a_file_is_no_folder(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserInputError, match=r"fig\.svg: a part of the path is a file"):
-        save.save_figure(drawn(), {}, tmp_path / "file", "fig")
+        catalogue.save_figure(drawn(), {}, tmp_path / "file", "fig")
 
 
 def test_a_panel_without_rows_is_empty_and_no_warning():

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study
-from orderlens.analysis.stored_scores import pair_key
+from orderlens.analysis.external import pair_key
 from orderlens.store.reader import memory_run
 
 HERE = Path(__file__).parent

@@ -12,7 +12,6 @@ from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
 from orderlens.metrics.estimate import (
     MAX_REPS,
-    BinaryRanks,
     Clusters,
     Resampling,
     difference_of_means,
@@ -23,6 +22,7 @@ from orderlens.metrics.estimate import (
     student_p,
     student_t,
 )
+from orderlens.metrics.significance import BinaryRanks
 
 FEW = Resampling(reps=40, seed=3)
 

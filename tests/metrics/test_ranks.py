@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import interpolate, stats
 
-from orderlens.metrics.ranks import (
+from orderlens.metrics.significance import (
     DeLong,
     correlation_p,
     delong,

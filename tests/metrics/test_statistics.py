@@ -15,9 +15,17 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from orderlens.analysis.paper import printed
-from orderlens.metrics.estimate import BinaryRanks, Clusters, Resampling
-from orderlens.metrics.ranks import delong, mann_whitney_less, partial_spearman
-from orderlens.metrics.significance import adjust, mcnemar, nested_logistic, wilson
+from orderlens.metrics.estimate import Clusters, Resampling
+from orderlens.metrics.significance import (
+    BinaryRanks,
+    adjust,
+    delong,
+    mann_whitney_less,
+    mcnemar,
+    nested_logistic,
+    partial_spearman,
+    wilson,
+)
 
 
 def z_of_rho(rho: float, n: int) -> float:

@@ -17,7 +17,7 @@ from orderlens.analysis.tables_downstream import guessing_levels
 from orderlens.api import evaluate
 from orderlens.cli.main import main
 from orderlens.errors import RunError, UndefinedFigureError
-from orderlens.figures import accuracy, predictors
+from orderlens.figures import accuracy
 from orderlens.figures.catalogue import FIGURES, figure_names
 from orderlens.store.reader import memory_run
 from orderlens.studies.downstream import graded_study, read_downstream, write_downstream
@@ -96,7 +96,7 @@ def test_predictors_match_the_table_of_controls(study: Study) -> None:
     from orderlens.analysis.table import table_recipe
 
     table = next(t for t in table_recipe("controls")(study) if t.name == "controls-auroc")
-    rows = cells(predictors.auroc_data(study), "sums", "rows")
+    rows = cells(accuracy.auroc_data(study), "sums", "rows")
     for order in ("forced-ar", "max-prob"):
         for name in ("var", "mean", "n"):
             cell = table.cell(f"auroc_{name}", task="sums", order=order)
@@ -109,7 +109,7 @@ def test_effects_match_the_nested_regression(study: Study) -> None:
     from orderlens.analysis.table import table_recipe
 
     table = table_recipe("controls")(study)[0]
-    effects = cells(predictors.effect_data(study), "sums", "rows")["forced-ar"]["effect"]
+    effects = cells(accuracy.effect_data(study), "sums", "rows")["forced-ar"]["effect"]
     known = table.cell("var_coefficient", task="sums", order="forced-ar")
     assert effects["given_both"]["value"] == pytest.approx(known.value, abs=1e-6)  # type: ignore[union-attr]
     assert set(effects) == {"alone", "given_length", "given_mean", "given_both"}

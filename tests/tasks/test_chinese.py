@@ -7,8 +7,7 @@ from fractions import Fraction
 import pytest
 
 from orderlens.tasks import grade
-from orderlens.tasks.numbers import last_number
-from orderlens.tasks.numerals import mixed_to_digits, parse_numeral
+from orderlens.tasks.numbers import last_number, mixed_to_digits, parse_numeral
 
 
 @pytest.mark.parametrize(

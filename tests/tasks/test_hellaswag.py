@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -38,37 +37,24 @@ def test_prompt_shows_scene_and_endings() -> None:
     assert "one of ABCD" in prompt
 
 
-def scorer(values: Sequence[Sequence[float]], seen: list[str]) -> hellaswag.Score:
-    def score(text: str, endings: Sequence[str]) -> Sequence[Sequence[float]]:
-        seen.append(text)
-        assert len(endings) == len(values)
-        assert all(ending.startswith(" ") for ending in endings)
-        return values
-
-    return score
-
-
 def test_normalisations_choose_differently() -> None:
     values = [[-9.0], [-1.0] * 14, [-2.0, -2.0], [-1.5] * 4]  # token: 1; byte: 2 (−4/13 vs −6/26): sum: 2
-    seen: list[str] = []
-    chosen = {
-        kind: hellaswag.grade_by_likelihood(DOC, "P", "because", scorer(values, seen), kind).extracted
-        for kind in hellaswag.NORMALISATIONS
-    }
+    chosen = {kind: hellaswag.grade_scores(DOC, values, kind).extracted for kind in hellaswag.NORMALISATIONS}
     assert chosen == {"token": "B", "byte": "D", "none": "C"}
-    assert seen[0].startswith("Pbecause\n\nRoof shingle removal: A man")
+    text = hellaswag.ending_prompt(DOC, "P", "because ")
+    assert text.startswith("Pbecause\n\nRoof shingle removal: A man")
 
 
 def test_likelihood_verdicts_name_the_rule() -> None:
-    verdict = hellaswag.grade_by_likelihood(DOC, "P", "", scorer([[-5], [-4], [-3], [-1]], []), "none")
+    verdict = hellaswag.grade_scores(DOC, [[-5], [-4], [-3], [-1]], "none")
     assert verdict.correct
     assert verdict.grader == "likelihood-none"
     assert "-1.0000" in verdict.reason
 
 
 def test_unusable_scores_and_documents() -> None:
-    empty = hellaswag.grade_by_likelihood(DOC, "P", "", scorer([[], [-1], [-1], [-1]], []))
-    infinite = hellaswag.grade_by_likelihood(DOC, "P", "", scorer([[-math.inf], [-1], [-1], [-1]], []))
+    empty = hellaswag.grade_scores(DOC, [[], [-1], [-1], [-1]])
+    infinite = hellaswag.grade_scores(DOC, [[-math.inf], [-1], [-1], [-1]])
     assert not empty.correct
     assert "finite" in infinite.reason
-    assert "no usable label" in hellaswag.grade_by_likelihood({"endings": []}, "P", "", scorer([], [])).reason
+    assert "no usable label" in hellaswag.grade_scores({"endings": []}, []).reason

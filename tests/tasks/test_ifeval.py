@@ -18,7 +18,7 @@ nltk = pytest.importorskip("nltk")
 
 from orderlens import tasks  # noqa: E402
 from orderlens.errors import DataFileError  # noqa: E402
-from orderlens.tasks import ifeval_checks, sentences  # noqa: E402
+from orderlens.tasks import ifeval, sentences  # noqa: E402
 
 KWARGS: dict[str, dict[str, Any]] = {
     "keywords:existence": {"keywords": ["river", "boat"]},
@@ -99,7 +99,7 @@ def doc(*names: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def theirs() -> Any:
     """lm-eval's own scorer, with the same language seed; reads the same sentence data as we do."""
-    ifeval_checks.checkers()
+    ifeval.checkers()
     from langdetect import DetectorFactory
     from lm_eval.tasks.ifeval import utils
 
@@ -117,7 +117,7 @@ def responses(n: int) -> Iterator[str]:
 
 def test_equals_lm_eval(theirs: Any, with_punkt: bool) -> None:
     """Strict and loose outcomes of every type; lm-eval's own sentence types need the trained splitter."""
-    by_sentences = (ifeval_checks._SENTENCES, ifeval_checks._CAPITALS)
+    by_sentences = (ifeval._SENTENCES, ifeval._CAPITALS)
     names = [name for name in KWARGS if with_punkt or name not in by_sentences]
     both = set()
     for text in responses(40):
@@ -136,7 +136,7 @@ def test_all_types_work_without_sentence_data(without_punkt: None) -> None:
     assert len(verdict.per_instruction or []) == 25
     assert "fallback splitter" in verdict.reason
     assert "could not be checked" not in verdict.reason
-    both = doc(ifeval_checks._SENTENCES, ifeval_checks._CAPITALS)
+    both = doc(ifeval._SENTENCES, ifeval._CAPITALS)
     assert tasks.grade("ifeval", both, "It is. It was. IT WILL BE.").correct
     assert tasks.grade("ifeval", both, "It is. Mr. Smith was.").per_instruction == [False, False]
 
@@ -222,8 +222,8 @@ def test_deep_json_is_not_a_crash() -> None:
 @given(st.lists(st.sampled_from([*" \n\t\x0b*-[]<>ps.a", "p.s.", "<<a>>"]), max_size=30).map("".join))
 def test_reductions_keep_the_verdict(text: str) -> None:
     """The texts that long responses are reduced to get lm-eval's verdict of the original."""
-    known = ifeval_checks.checkers().INSTRUCTION_DICT
-    for name, reduce in ifeval_checks._REDUCTIONS.items():
+    known = ifeval.checkers().INSTRUCTION_DICT
+    for name, reduce in ifeval._REDUCTIONS.items():
         for bound in range(4):
             judge = known[name](name)
             key = {
@@ -234,13 +234,13 @@ def test_reductions_keep_the_verdict(text: str) -> None:
             assert judge.check_following(reduce(text)) == judge.check_following(text), (name, text)
 
 
-@pytest.mark.parametrize("name", [ifeval_checks._SENTENCES, ifeval_checks._CAPITALS])
+@pytest.mark.parametrize("name", [ifeval._SENTENCES, ifeval._CAPITALS])
 def test_early_stops_keep_the_verdict(
     name: str, monkeypatch: pytest.MonkeyPatch, theirs: Any, with_punkt: bool
 ) -> None:
     if not with_punkt:
         pytest.skip("nltk punkt_tab is not installed")
-    monkeypatch.setattr(ifeval_checks, "LONG", 0)
+    monkeypatch.setattr(ifeval, "LONG", 0)
     for text in responses(40):
         expected = theirs.process_results({"key": 1, "prompt": "", **doc(name)}, [text])
         assert tasks.grade("ifeval", doc(name), text).per_instruction == expected["inst_level_strict_acc"]
@@ -262,9 +262,9 @@ QUADRATIC = {
 }
 
 
-@pytest.mark.parametrize("name", ifeval_checks._REDUCTIONS)
+@pytest.mark.parametrize("name", ifeval._REDUCTIONS)
 def test_what_a_checker_would_search_again_from_every_place_is_cut_beforehand(name: str) -> None:
-    assert len(ifeval_checks._REDUCTIONS[name](QUADRATIC[name] * 50_000)) <= 2
+    assert len(ifeval._REDUCTIONS[name](QUADRATIC[name] * 50_000)) <= 2
 
 
 def test_importing_never_downloads() -> None:

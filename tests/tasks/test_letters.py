@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderlens.tasks import letters
-from orderlens.tasks.letters import RULES, first_match, last_line_only, last_stated
+from orderlens.tasks import graders
+from orderlens.tasks.graders import RULES, first_match, last_line_only, last_stated
 
 STATED = [
     ("The answer is (D).", "D"),
@@ -142,11 +142,11 @@ HOSTILE = [
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_hostile_texts_end(piece: str) -> None:
     text = (piece * 100_000)[:100_000]
-    assert {rule(text) for rule in RULES.values()} <= {None, *letters.LETTERS}
+    assert {rule(text) for rule in RULES.values()} <= {None, *graders.LETTERS}
 
 
 def test_no_pattern_can_backtrack_without_bound(endless_patterns) -> None:  # type: ignore[no-untyped-def]
-    assert endless_patterns(letters) == {"_OPENCOMPASS"}  # to the letter; its spaces follow a whole word
+    assert endless_patterns(graders) == {"_OPENCOMPASS"}  # to the letter; its spaces follow a whole word
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_known_oddities(data_folder: Path) -> None:
 
 def test_ifeval_arguments_are_those_the_checkers_know(data_folder: Path) -> None:
     pytest.importorskip("lm_eval")
-    from orderlens.tasks.ifeval_checks import checkers
+    from orderlens.tasks.ifeval import checkers
 
     known = checkers().INSTRUCTION_DICT
     seen = set()

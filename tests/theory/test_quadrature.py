@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from orderlens.theory._quadrature import around_peak, bisect_peak, newton_peak, panel_rule
+from orderlens.theory._competition import around_peak, bisect_peak, newton_peak, panel_rule
 
 
 @pytest.mark.parametrize(

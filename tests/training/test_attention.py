@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from orderlens.models.small.network import attention, causal_attend  # noqa: E402
-from orderlens.training.attention import (  # noqa: E402
+from orderlens.training.objective import (  # noqa: E402
     block_causal_rule,
     dense_attend,
     dense_mask,

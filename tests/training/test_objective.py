@@ -9,16 +9,14 @@ torch = pytest.importorskip("torch")
 
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.network import Transformer, block_causal_mask  # noqa: E402
-from orderlens.training.attention import (  # noqa: E402
+from orderlens.training.objective import (  # noqa: E402  # noqa: E402  # noqa: E402
+    AnyOrderLoss,
+    CausalLoss,
+    PermutationLoss,
     block_causal_rule,
     dense_attend,
     dense_mask,
     full_rule,
-)
-from orderlens.training.objective import (  # noqa: E402  # noqa: E402
-    AnyOrderLoss,
-    CausalLoss,
-    PermutationLoss,
     pair_weights,
     sample_masks,
     sample_permutations,

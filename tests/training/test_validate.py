@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from orderlens.errors import UserInputError  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.network import Transformer, block_causal_mask  # noqa: E402
-from orderlens.training.attention import dense_attend  # noqa: E402
+from orderlens.training.objective import dense_attend  # noqa: E402
 from orderlens.training.validate import any_order_bound, mean_log_prob, reveal_ranks  # noqa: E402
 
 LENGTH, PREFIX, BLOCK = 16, 6, 4

@@ -24,7 +24,6 @@ from orderlens.analysis.frames import (
     side_by_side,
 )
 from orderlens.metrics.estimate import (
-    BinaryRanks,
     Clusters,
     Estimate,
     Resampling,
@@ -33,9 +32,16 @@ from orderlens.metrics.estimate import (
     means,
 )
 from orderlens.metrics.order_shape import rank_correlation
-from orderlens.metrics.ranks import delong, mann_whitney_less, partial_spearman
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
-from orderlens.metrics.significance import adjust, mcnemar, nested_logistic
+from orderlens.metrics.significance import (
+    BinaryRanks,
+    adjust,
+    delong,
+    mann_whitney_less,
+    mcnemar,
+    nested_logistic,
+    partial_spearman,
+)
 
 DIRECTIONS = {
     "var": -1,

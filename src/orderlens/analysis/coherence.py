@@ -1,23 +1,25 @@
-"""Dependence of log P of fixed texts on the order: the numbers that table, figure and findings share.
+"""Dependence of log P of fixed texts on the order: the numbers and their table.
 
-Every measure is 0 for a model with one joint distribution. ``study.shared(measure_coherence)`` computes them
-once.
+Every measure is 0 for a model with one joint distribution. Figure and findings share
+the numbers: ``study.shared(measure_coherence)`` computes them once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import NO_TARGET, Study
+from orderlens.analysis.table import Cell, Column, Table, has_scored, table
 from orderlens.analysis.traces import TRACE, trace_rows
 from orderlens.metrics.coherence import (
     MIN_RANDOM_ORDERS,
+    ROUNDING,
     CirculationSummary,
     circulation_by,
     dispersion,
@@ -146,7 +148,7 @@ def _of_seeds(study: Study, order: str) -> list[Statistic]:
         cells = means(columns, Clusters(list(sums.index), study.options.resampling))
     if 2 <= n_seeds < MIN_RANDOM_ORDERS:
         why = f"only {n_seeds} random orders ({MIN_RANDOM_ORDERS} wanted)"
-        cells = [Estimate(c.value, c.low, c.high, c.n, c.n_undefined, why) for c in cells]
+        cells = [replace(cell, why=why) for cell in cells]
     names = ("dispersion", "ensemble_gap")
     return [Statistic(name, order, cell, n_seeds) for name, cell in zip(names, cells, strict=True)]
 
@@ -206,3 +208,65 @@ def _group(name: str, summary: CirculationSummary, median_abs: Estimate | None =
         Estimate(value, n=summary.n, why=None if summary.n else "no finite Γ") for value in values
     )
     return Circulation(name, median_abs or middle, rms, signed, summary.n, summary.n_undefined)
+
+
+@table("dependence of log P on the order, with the noise floor", traces="score", suits=has_scored)
+def coherence(study: Study) -> list[Table]:
+    """Return every coherence measure with the numerical noise floor."""
+    found = study.shared(measure_coherence)
+    columns = (
+        Column("value", "nats/token", 4),
+        Column("p", "p", 4),
+        Column("n_orders", "orders"),
+        Column("noise_floor", "noise floor", 6),
+        Column("times_noise", "× noise floor", 1),
+    )
+    notes = [
+        "range_of_means: max − min over orders of the data-set mean, corrected for noise.",
+        "observed_range: the same without the correction. mean_of_ranges: max − min per sequence, averaged.",
+        "p: test of the hypothesis that orders agree (permuted within texts).",
+        "dispersion: SD over random orders per sequence. ensemble_gap: log of mean P minus mean log P.",
+        "Ranges use only sequences that were scored under every order of the scope.",
+    ]
+    if found.left_out:
+        sets = ", ".join(found.left_out)
+        notes.append(f"Left out, since they reveal several tokens per pass: {sets}.")
+    gaps = [_coherence_row(item) | _noise_cells(item.value, found.noise_floor) for item in found.gaps]
+    noise = [_coherence_row(item) | {"noise_floor": None, "times_noise": None} for item in found.noise]
+    title = "Order coherence of fixed sequences (0 for a model with one joint distribution)"
+    table = Table("coherence", title, ("statistic", "scope"), columns, (*gaps, *noise), tuple(notes))
+    return [table, _circulation_table(found.circulation)]
+
+
+def _coherence_row(item: Statistic) -> dict[str, Cell]:
+    return {
+        "statistic": item.name,
+        "scope": item.scope,
+        "value": item.value,
+        "p": item.p,
+        "n_orders": item.n_orders,
+    }
+
+
+def _noise_cells(value: Estimate, floor: float) -> dict[str, Cell]:
+    if not math.isfinite(floor):
+        missing = Estimate.undefined("noise floor not measured: score with --noise-floor")
+        return {"noise_floor": missing, "times_noise": missing}
+    times = Estimate(value.value / floor) if value.is_defined and floor else Estimate.undefined("no value")
+    if floor <= ROUNDING:
+        times = Estimate.undefined(f"the noise floor is only rounding error (at most {ROUNDING:g})")
+    return {"noise_floor": Estimate(floor), "times_noise": times}
+
+
+def _circulation_table(groups: Sequence[Circulation]) -> Table:
+    columns = (
+        Column("median_abs", "median |Γ|", 4),
+        Column("rms", "RMS", 4),
+        Column("signed_mean", "signed mean", 4),
+        Column("n", "n"),
+        Column("n_undefined", "undefined"),
+    )
+    names = ("group", *(column.name for column in columns))
+    rows: list[dict[str, Cell]] = [{name: getattr(item, name) for name in names} for item in groups]
+    title = "Circulation Γ of adjacent reveals (nats; 0 for a coherent model)"
+    return Table("circulation", title, ("group",), columns, tuple(rows))

@@ -1,12 +1,16 @@
-"""Frames of graded samples (pandas, Arrow or Polars), and columns that a study adds to its traces.
+"""Frames of graded samples (pandas, Arrow or Polars), and paired comparisons between orders.
 
-The added columns are labels, Var about a held-out mean, verdicts and reasons for undefined values.
+Frames show orders or temperatures side by side, one row per prompt; ``Paired`` resamples the prompts. Numbers
+in, estimates out.
+
+Shape letters: C prompts, K columns (an order, or an order at a temperature), B resamples, S statistics.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +19,18 @@ from numpy.typing import NDArray
 
 from orderlens.analysis.traces import TRACE
 from orderlens.errors import UserInputError
-from orderlens.metrics.estimate import Estimate
+from orderlens.metrics.estimate import (
+    Clusters,
+    Estimate,
+    Resampling,
+    difference_of_means,
+    mean,
+    weighted_medians,
+)
+from orderlens.metrics.segments import FloatArray, divide
 from orderlens.metrics.trace_table import GROUPS
 from orderlens.registry import suggest
-from orderlens.rules.cards import in_paper_order, label
+from orderlens.rules.cards import in_paper_order
 
 RIVALS = ("mean_entropy", "lowest_group", "lowest_decile", "denoising_entropy")
 """Confidence measures of other work, compared where every sample of a cell has them."""
@@ -99,34 +111,6 @@ def side_by_side(frame: pd.DataFrame, value: str, by: str = "order", of: str = "
     return frame.pivot_table(index=of, columns=by, values=value, aggfunc="mean", sort=False)
 
 
-def order_labels(frame: pd.DataFrame) -> list[str]:
-    """Return the order of each trace, with its seed where there are several."""
-    seeds = frame.groupby(["model", "order"], dropna=False)["seed"].transform("nunique")
-    return [
-        label(str(order), seed, count > 1)
-        for order, seed, count in zip(frame["order"], frame["seed"], seeds, strict=True)
-    ]
-
-
-def var_about(frame: pd.DataFrame, prefix: str) -> pd.Series:
-    """Return the mean square of log q about the mean per token of the other prompts of the same cell.
-
-    The reference is held out: a prompt's own traces never enter it.
-    """
-    mean, var = frame[f"{prefix}mean"], frame[f"{prefix}var"]
-    known = np.isfinite(mean)
-    count = frame["n_content" if prefix else "n"].where(known, 0.0)
-    total = mean.where(known, 0.0) * count
-    cell = joined_keys(frame, ("model", "task", "order", "temperature"))
-    own = joined_keys(frame, ("model", "task", "order", "temperature", "prompt"))
-    sums = [
-        column.groupby(cell).transform("sum") - column.groupby(own).transform("sum")
-        for column in (total, count)
-    ]
-    reference = sums[0] / sums[1].where(sums[1] > 0)
-    return var + (mean - reference) ** 2
-
-
 def refuse_missing(frame: pd.DataFrame, columns: Sequence[str]) -> None:
     """Refuse a statistic that ``frame`` does not hold; the message says how a table declares more of them."""
     for name in columns:
@@ -156,7 +140,7 @@ def with_reason(cell: Estimate, frame: pd.DataFrame, column: str) -> Estimate:
         reasons.append(f"{short} too short")
     if other := len(rest) - empty - short:
         reasons.append(f"{other} not recorded")
-    return Estimate(cell.value, cell.low, cell.high, cell.n, cell.n_undefined, ", ".join(reasons))
+    return replace(cell, why=", ".join(reasons))
 
 
 def graded_samples(decoded: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
@@ -198,3 +182,111 @@ def _sorted_by_order(frame: pd.DataFrame) -> pd.DataFrame:
         .sort_values(["task", "_rank"], kind="stable")
         .drop(columns="_rank")
     )
+
+
+Function = Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """A table with one row per prompt and one column per order or condition; rows are resampled."""
+
+    columns: tuple[str, ...]
+    values_CK: FloatArray
+    clusters: Clusters
+
+    @classmethod
+    def of(cls, wide: pd.DataFrame, resampling: Resampling) -> Paired:
+        """Build from a frame whose index names the prompts."""
+        names = tuple(str(name) for name in wide.columns)
+        return cls(names, wide.to_numpy(np.float64), Clusters(list(wide.index), resampling))
+
+    def pick(self, *names: str) -> Paired:
+        """Return the table with these columns only, in this sequence."""
+        places = [self.columns.index(name) for name in names]
+        return replace(self, columns=names, values_CK=self.values_CK[:, places])
+
+    def has(self, *names: str) -> bool:
+        """Whether the table has all these columns."""
+        return set(names) <= set(self.columns)
+
+    def mean(self, name: str) -> Estimate:
+        """Return the mean of one column."""
+        if not self.has(name):
+            return Estimate.undefined(f"{name} was not run, or is undefined for every text")
+        return self.pick(name).of_means(lambda m: m)[0]
+
+    def difference(self, a: str, b: str) -> Estimate:
+        """Return the mean of ``a`` minus that of ``b``."""
+        if not self.has(a, b):
+            return Estimate.undefined(f"{a} and {b} were not both run")
+        return self.pick(a, b).of_means(lambda m: stack(m[:, 0] - m[:, 1]))[0]
+
+    def of_means(self, function: Function, why: str = "no value") -> list[Estimate]:
+        """Return statistics of the columns' means; ``function`` takes means [B, K] and returns [B, S]."""
+        known = np.isfinite(self.values_CK)
+        filled = np.where(known, self.values_CK, 0.0)
+
+        def statistic(counts_BC: FloatArray) -> FloatArray:
+            return function(divide(counts_BC @ filled, counts_BC @ known.astype(np.float64)))
+
+        return self._estimates(statistic, why)
+
+    def of_medians(self, function: Function, why: str = "no value") -> list[Estimate]:
+        """Return statistics of the columns' medians; ``function`` takes medians [B, K] and returns [B, S]."""
+        return self._estimates(lambda counts: function(weighted_medians(self.values_CK, counts)), why)
+
+    def _estimates(self, statistic: Function, why: str) -> list[Estimate]:
+        n = len(self.values_CK)
+        if not n:
+            return [Estimate.undefined(why)]
+        values = statistic(np.ones((1, n)))[0]
+        return self.clusters.estimates(np.where(np.isfinite(values), values, np.nan), statistic, n, why=why)
+
+
+def mean_difference(differences: pd.Series, resampling: Resampling, why: str) -> Estimate:
+    """Return the mean of differences, one per prompt or item (the index), with its interval."""
+    known = differences.dropna()
+    if not len(known):
+        return Estimate.undefined(why)
+    return mean(known.to_numpy(), Clusters(list(known.index), resampling))
+
+
+def paired_difference(first: pd.Series, second: pd.Series, resampling: Resampling, why: str) -> Estimate:
+    """Return the mean of ``first`` minus that of ``second`` over the items (the index) that both have.
+
+    For skewed values such as Var; see ``difference_of_means``. ``n`` counts items.
+    """
+    both = pd.DataFrame({"first": first, "second": second}).dropna()
+    if not len(both):
+        return Estimate.undefined(why)
+    items, is_first = [*both.index, *both.index], np.repeat([True, False], len(both))
+    found = difference_of_means(both.to_numpy().T.reshape(-1), is_first, Clusters(items, resampling))
+    return replace(found, n=len(both))
+
+
+def stack(*parts: FloatArray) -> FloatArray:
+    """Return statistics [B] side by side [B, S]."""
+    return np.stack(parts, axis=1)
+
+
+def rank_rows(x_BK: FloatArray, y_BK: FloatArray) -> FloatArray:
+    """Return the Spearman correlation of each row of ``x`` with the same row of ``y`` [B]."""
+    u, v = (pd.DataFrame(values).rank(axis=1).to_numpy() for values in (x_BK, y_BK))
+    u, v = u - u.mean(axis=1, keepdims=True), v - v.mean(axis=1, keepdims=True)
+    scale = np.sqrt((u * u).sum(axis=1) * (v * v).sum(axis=1))
+    rho = divide((u * v).sum(axis=1), scale)
+    bad = ~(np.isfinite(x_BK).all(axis=1) & np.isfinite(y_BK).all(axis=1))
+    return np.where(bad, np.nan, rho)
+
+
+def wide_of(frame: pd.DataFrame, column: str, keys: Sequence[str] = ("order",)) -> pd.DataFrame:
+    """Return ``column`` of a study's traces by ``prompt``; ``keys`` joined with ``@`` name the columns."""
+    named = frame.assign(
+        what=["@".join(_name(value) for value in row) for row in frame[list(keys)].itertuples(index=False)],
+    )
+    return side_by_side(named, column, by="what")
+
+
+def _name(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -22,10 +22,9 @@ import pandas as pd
 from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table, table
-from orderlens.analysis.tables_policies import text_bytes
+from orderlens.analysis.tables_policies import TextBits, text_bytes
 from orderlens.analysis.traces import TRACE, all_passes, in_sets
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling
-from orderlens.metrics.likelihood import TextBits
 from orderlens.metrics.segments import FloatArray, divide
 from orderlens.metrics.trace_table import WITHOUT_LIKELIHOOD, overflow_note
 
@@ -104,8 +103,7 @@ class Measure:
         if not self.prompts:
             return []
         values = statistics(np.ones((1, len(self.prompts))))[0]
-        draws = clusters.draws(statistics)
-        cells = [self._cell(values, draws, place, clusters) for place in range(4 * count)]
+        cells = clusters.estimates(values, statistics, len(self.prompts), self.n_missing, OUTSIDE)
         out = []
         for place, order in enumerate(self.orders):
             quality, speed, passes, gain = cells[place::count]
@@ -117,12 +115,6 @@ class Measure:
                 gain = Estimate.undefined(OUTSIDE)
             out.append(FrontierPoint(order, quality, speed, passes, gain))
         return _with_front(out, self.better)
-
-    def _cell(self, values: FloatArray, draws: FloatArray, place: int, clusters: Clusters) -> Estimate:
-        low, high = clusters.interval(draws[:, place]) if draws.ndim > 1 else (np.nan, np.nan)
-        value = float(values[place])
-        why = None if np.isfinite(value) else OUTSIDE
-        return Estimate(value, low, high, len(self.prompts), self.n_missing, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +158,7 @@ def _with_front(points: list[FrontierPoint], better: int) -> list[FrontierPoint]
         return points
     places = [(better * point.quality.value, -point.passes.value) for point in points]
     return [
-        FrontierPoint(
-            point.order,
-            point.quality,
-            point.tokens_per_pass,
-            point.passes,
-            point.gain,
-            front=not any(_beats(other, mine) for other in places),
-        )
+        replace(point, front=not any(_beats(other, mine) for other in places))
         for point, mine in zip(points, places, strict=True)
     ]
 

@@ -18,8 +18,10 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis import paper
+from orderlens.analysis.frames import joined_keys
 from orderlens.errors import UserInputError, counted
 from orderlens.metrics.segments import BoolArray
+from orderlens.rules.cards import label
 from orderlens.store.reader import Run
 from orderlens.store.samples import CONTENT, content
 
@@ -113,6 +115,29 @@ def is_replication(place: Path) -> bool:
     return (place / paper.PLAN_FILE).is_file()
 
 
+def add_identity(run: Run, frame: pd.DataFrame, setups: Mapping[str, Setup]) -> list[str]:
+    """Add model, label, prompt_key, prompt, repeated and Var about other prompts to a sample table.
+
+    Args:
+        run: the runs that hold the traces.
+        frame: one row per trace; changed in place.
+        setups: the setup of each run that holds traces.
+
+    Returns:
+        Remarks on conflicting ids and repeated traces.
+    """
+    named = labels(list(setups.values()))
+    frame["model"] = frame["run"].map({name: named[item] for name, item in setups.items()})
+    frame["label"] = order_labels(frame)
+    keys, conflicts = prompt_keys(run, frame)
+    frame["prompt_key"] = keys
+    frame["prompt"] = pd.factorize(pd.Series(keys, dtype=object))[0]
+    frame["repeated"], repeats = repeated_traces(frame)
+    for prefix in ("", "content_"):
+        frame[f"{prefix}var_about"] = var_about(frame, prefix)
+    return [*conflicts, *repeats]
+
+
 _ID = ("task", "sample_id")
 _AT_ONCE = 4096
 """Rows converted to Python objects at a time: as objects, tokens take ten times the memory."""
@@ -198,3 +223,31 @@ def repeated_traces(frame: pd.DataFrame) -> tuple[BoolArray, list[str]]:
     count = int(again.sum())
     stored = f"{counted(count, 'trace')} {'is' if count == 1 else 'are'} stored"
     return again, [f"{stored} in more than one run and counted once."]
+
+
+def order_labels(frame: pd.DataFrame) -> list[str]:
+    """Return the order of each trace, with its seed where there are several."""
+    seeds = frame.groupby(["model", "order"], dropna=False)["seed"].transform("nunique")
+    return [
+        label(str(order), seed, count > 1)
+        for order, seed, count in zip(frame["order"], frame["seed"], seeds, strict=True)
+    ]
+
+
+def var_about(frame: pd.DataFrame, prefix: str) -> pd.Series:
+    """Return the mean square of log q about the mean per token of the other prompts of the same cell.
+
+    The reference is held out: a prompt's own traces never enter it.
+    """
+    mean, var = frame[f"{prefix}mean"], frame[f"{prefix}var"]
+    known = np.isfinite(mean)
+    count = frame["n_content" if prefix else "n"].where(known, 0.0)
+    total = mean.where(known, 0.0) * count
+    cell = joined_keys(frame, ("model", "task", "order", "temperature"))
+    own = joined_keys(frame, ("model", "task", "order", "temperature", "prompt"))
+    sums = [
+        column.groupby(cell).transform("sum") - column.groupby(own).transform("sum")
+        for column in (total, count)
+    ]
+    reference = sums[0] / sums[1].where(sums[1] > 0)
+    return var + (mean - reference) ** 2

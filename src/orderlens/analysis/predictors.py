@@ -7,7 +7,6 @@ runs, files or figures.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +19,9 @@ from orderlens.analysis.association import DIRECTIONS, normal_scores
 from orderlens.analysis.frames import cells as groups
 from orderlens.analysis.frames import finite_rows, graded_rows
 from orderlens.common.rng import keyed_generator
-from orderlens.metrics.estimate import BinaryRanks, Clusters, Estimate, Resampling, function_of_sums, means
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling, function_of_sums, means
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
-from orderlens.metrics.significance import nested_logistic, wilson
+from orderlens.metrics.significance import BinaryRanks, nested_logistic, wilson
 from orderlens.rules.cards import in_paper_order
 
 PREDICTORS = ("var", "mean", "n")
@@ -124,12 +123,10 @@ def _auroc_difference(
     def lead(weights_BN: FloatArray) -> FloatArray:
         ours = first.statistics(weights_BN[:, first.rows])[:, 1]
         theirs = second.statistics(weights_BN[:, second.rows])[:, 1]
-        return np.asarray(ours - (0.5 + sign * (theirs - 0.5)))
+        return np.asarray(ours - (0.5 + sign * (theirs - 0.5)))[:, None]
 
-    value = float(lead(np.ones((1, len(codes))))[0])
-    draws = cell.clusters.draws(lambda counts: lead(counts[:, codes]))
-    low, high = cell.clusters.interval(draws) if len(draws) else (math.nan, math.nan)
-    return Estimate(value, low, high, len(codes), why=None if math.isfinite(value) else "one class is empty")
+    value, why = lead(np.ones((1, len(codes))))[0], "one class is empty"
+    return cell.clusters.estimates(value, lambda counts: lead(counts[:, codes]), len(codes), why=why)[0]
 
 
 FOLDS = 5
@@ -210,7 +207,7 @@ def _bin(cell: GradedCell, inside: BoolArray, var: FloatArray) -> dict[str, Any]
         found = means(100.0 * rows[["correct"]], Clusters(rows["item_id"], cell.clusters.resampling))[0]
     else:
         share = wilson(int(rows["correct"].sum()), len(rows), cell.clusters.resampling.level)
-        found = Estimate(100 * share.value, 100 * share.low, 100 * share.high, share.n)
+        found = share.times(100)
     ends = {"var_low": float(values.min()), "var_high": float(values.max())}
     return {"var": float(np.median(values)), **ends, "accuracy": found}
 

@@ -19,7 +19,7 @@ from orderlens.analysis.frontier import ACCURACY, Measure, has_ladder, measures
 from orderlens.analysis.study import NOT_GENERATED, NOT_GRADED, Study
 from orderlens.analysis.table import Cell, Column, Table, table
 from orderlens.analysis.traces import TRACE, all_passes, trace_rows
-from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums
+from orderlens.metrics.estimate import Clusters, Estimate, ratios_of_sums
 from orderlens.metrics.segments import FloatArray, divide
 
 ALPHA = 3.0
@@ -68,12 +68,11 @@ def _aup(measure: Measure, chosen: list[str], study: Study) -> Estimate:
         y_BO = divide(counts_BC @ measure.value_CO, counts_BC @ measure.weight_CO)
         rho_BO = divide(counts_BC @ measure.tokens_CO, counts_BC @ measure.passes_CO)
         rows = zip(rho_BO[:, places], y_BO[:, places], y_BO.max(axis=1), strict=True)
-        return np.array([aup(*row) for row in rows])
+        return np.array([[aup(*row)] for row in rows])
 
-    value = float(score(np.ones((1, len(measure.prompts))))[0])
-    low, high = clusters.interval(clusters.draws(score))
-    why = None if math.isfinite(value) else "no answer is correct"
-    return Estimate(value, low, high, len(measure.prompts), measure.n_missing, why)
+    n = len(measure.prompts)
+    value = score(np.ones((1, n)))[0]
+    return clusters.estimates(value, score, n, measure.n_missing, "no answer is correct")[0]
 
 
 _SPEED = (
@@ -108,7 +107,7 @@ def _light(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
     clusters = Clusters(part["prompt"], study.options.resampling)
     faster = (part["light"] > part["own"] * (1 + 1e-9)).to_numpy(np.float64)
     sums = clusters.sums(np.column_stack([part["light"].to_numpy(np.float64), faster, np.ones(len(part))]))
-    light, share = function_of_sums(clusters, sums, lambda s: divide(s[:, :2], s[:, 2:]), len(part))
+    light, share = ratios_of_sums(clusters, sums, len(part))
     return {"speed_of_light": light, "share_faster": share, "n": len(part)}
 
 

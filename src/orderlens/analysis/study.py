@@ -19,28 +19,21 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.frames import (
-    graded_samples,
-    order_labels,
-    refuse_missing,
-    var_about,
-    with_reason,
-)
-from orderlens.analysis.identity import (
-    RUNS_OF,
-    Setup,
-    differences,
-    is_replication,
-    labels,
-    prompt_keys,
-    repeated_traces,
-)
-from orderlens.analysis.stored_scores import StoredScores, pairs_of, stored_evaluators
+from orderlens.analysis.external import external_scores, find_evaluator, why_no_evaluator
+from orderlens.analysis.frames import graded_samples, refuse_missing, with_reason
+from orderlens.analysis.identity import RUNS_OF, Setup, add_identity, differences, is_replication, labels
 from orderlens.analysis.table import Table, TableRecipe, by_model, table_recipe, table_recipes
-from orderlens.analysis.traces import TRACE, in_sets, matched_distinct, sample_table, trace_rows
+from orderlens.analysis.traces import (
+    TRACE,
+    in_sets,
+    matched_distinct,
+    sample_table,
+    state_statistics,
+    trace_rows,
+)
 from orderlens.errors import RunError, UserInputError
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling, means
-from orderlens.metrics.external import CausalEvaluator, ExternalScores, load_evaluator, score_texts
+from orderlens.metrics.external import CausalEvaluator
 from orderlens.metrics.trace_table import GROUPS, ContentDrops
 from orderlens.rules.cards import in_paper_order
 from orderlens.store.reader import Place, Run, join_runs, open_run
@@ -49,7 +42,6 @@ from orderlens.store.verdicts import latest_verdicts
 NOT_GRADED = "not graded: the run holds no verdicts"
 NO_TARGET = "no target: these traces were generated"
 NOT_GENERATED = "nothing was generated: these traces were scored"
-NO_EVALUATOR = "no evaluator: add --evaluator hf:openai-community/gpt2-large or tiny-ar"
 
 T = TypeVar("T")
 
@@ -242,7 +234,8 @@ class Study:
         """One row per trace as the runs hold them, in the order of the store."""
         missing = [part for part in self._wanted if self._computed is None or part not in self._computed]
         if self._computed is None:
-            self._frame = self._completed(sample_table(self.run, missing, self.options.content))
+            self._frame = sample_table(self.run, missing, self.options.content)
+            self._identity_remarks = add_identity(self.run, self._frame, self.setups)
             self._computed = tuple(missing)
         elif missing:
             more = sample_table(self.run, missing, self.options.content)
@@ -250,18 +243,6 @@ class Study:
             self._frame = pd.concat([self._frame, more[new]], axis=1)
             self._computed = (*self._computed, *missing)
         return self._frame
-
-    def _completed(self, frame: pd.DataFrame) -> pd.DataFrame:
-        named = labels(list(self.setups.values()))
-        frame["model"] = frame["run"].map({name: named[item] for name, item in self.setups.items()})
-        frame["label"] = order_labels(frame)
-        keys, self._conflicts = prompt_keys(self.run, frame)
-        frame["prompt_key"] = keys
-        frame["prompt"] = pd.factorize(pd.Series(keys, dtype=object))[0]
-        frame["repeated"], self._repeats = repeated_traces(frame)
-        for prefix in ("", "content_"):
-            frame[f"{prefix}var_about"] = var_about(frame, prefix)
-        return frame
 
     @property
     def samples(self) -> pd.DataFrame:
@@ -279,7 +260,7 @@ class Study:
         _ = self.all_traces
         heats = [f"{item.schedule} within each block" for item in self.setups.values() if item.schedule]
         varying = [f"Temperature {heat}; rows show its mean." for heat in dict.fromkeys(heats)]
-        return [*(f"{note}." for note in self.run.incomplete), *self._conflicts, *self._repeats, *varying]
+        return [*(f"{note}." for note in self.run.incomplete), *self._identity_remarks, *varying]
 
     @property
     def scored(self) -> pd.DataFrame:
@@ -335,8 +316,6 @@ class Study:
     @cached_property
     def states(self) -> pd.DataFrame:
         """Statistics of the states that the runs keep (``--states``); indexed like ``samples``."""
-        from orderlens.analysis.states import state_statistics
-
         return state_statistics(self.run, self.all_traces)
 
     @property
@@ -363,25 +342,12 @@ class Study:
         """The chosen evaluator, or the scores that the runs hold where they are of one evaluator."""
         if self._whole is not self:
             return self._whole.evaluator
-        wanted, stored = self.options.evaluator, stored_evaluators(self.run)
-        if wanted is None:
-            return StoredScores.of(self.run, stored[0]) if len(stored) == 1 else None
-        if not isinstance(wanted, str):
-            return wanted
-        if wanted in stored:
-            scores = StoredScores.of(self.run, wanted)
-            pairs = self._texts[self._texts["text"] != ""][["prompt_text", "text"]]
-            if all(scores.knows(both) for row in pairs.itertuples(index=False) for both in pairs_of(*row)):
-                return scores
-        return load_evaluator(wanted, self.options.device)
+        return find_evaluator(self.run, self.options.evaluator, self.options.device, lambda: self._texts)
 
     @property
     def no_evaluator(self) -> str:
         """Why there is no external perplexity."""
-        several = stored_evaluators(self._whole.run)
-        if len(several) < 2:
-            return NO_EVALUATOR
-        return f"scores of {' and '.join(several)} are stored: choose one with --evaluator"
+        return why_no_evaluator(self._whole.run)
 
     @cached_property
     def external(self) -> pd.DataFrame | None:
@@ -390,17 +356,7 @@ class Study:
         Columns nll, n_scored, n_tokens (of the text given its prompt) and nll_whole (of prompt and text as
         one text, as the paper scores); indexed like ``samples``.
         """
-        if self.evaluator is None:
-            return None
-        joined = self._texts
-        prompts, texts = joined["prompt_text"].tolist(), joined["text"].tolist()
-        lengths = joined["n_text"].astype(int).tolist()
-        scores: ExternalScores = score_texts(self.evaluator, prompts, texts, lengths)
-        both = [prompt + text if text else "" for prompt, text in zip(prompts, texts, strict=True)]
-        whole: ExternalScores = score_texts(self.evaluator, [""] * len(both), both, lengths)
-        columns = {"nll": scores.nll, "n_scored": scores.n_scored, "n_tokens": scores.n_tokens}
-        columns["nll_whole"] = whole.nll
-        return pd.DataFrame(columns, index=pd.Index(joined["index"]))
+        return None if self.evaluator is None else external_scores(self.evaluator, self._texts)
 
     @cached_property
     def distinct_matched(self) -> pd.Series:

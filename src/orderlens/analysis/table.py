@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pandas as pd
 
 from orderlens.analysis import paper
+from orderlens.analysis.traces import in_sets
 from orderlens.common.plaintext import printable
 from orderlens.common.templating import fill
 from orderlens.errors import PluginError
@@ -246,6 +247,21 @@ def has_census(study: Study) -> bool:
     return "census" in study.run.tables
 
 
+def has_couplings(study: Study) -> bool:
+    """Whether sets were re-scored one token at a time."""
+    return "couplings" in study.run.tables
+
+
+def has_sets(study: Study) -> bool:
+    """Whether a policy committed several tokens in one pass while scoring."""
+    return bool(in_sets(study.scored).any())
+
+
+def has_temperatures(study: Study) -> bool:
+    """Whether text was generated at several temperatures."""
+    return int(study.generated["temperature"].nunique()) > 1
+
+
 @dataclass(frozen=True, slots=True)
 class TableRecipe:
     """How a named table is built.
@@ -297,11 +313,11 @@ TABLES: Registry[TableRecipe | Build] = Registry(
         "fixed-sequence": "orderlens.analysis.tables_fixed:fixed_sequence",
         "generation": "orderlens.analysis.tables_generation:generation",
         "reveal-order": "orderlens.analysis.tables_generation:reveal_order",
-        "coherence": "orderlens.analysis.tables_fixed:coherence",
+        "coherence": "orderlens.analysis.coherence:coherence",
         "order-pairs": "orderlens.analysis.tables_pairs:order_pairs",
         "policies": "orderlens.analysis.tables_policies:policies",
         "couplings": "orderlens.analysis.tables_couplings:couplings",
-        "locality": "orderlens.analysis.locality:locality",
+        "locality": "orderlens.analysis.tables_assumptions:locality",
         "census": "orderlens.analysis.tables_census:census",
         "frontier": "orderlens.analysis.frontier:frontier",
         "speed": "orderlens.analysis.speed:speed",
@@ -314,9 +330,9 @@ TABLES: Registry[TableRecipe | Build] = Registry(
         "content": "orderlens.analysis.tables_downstream:content",
         "controls": "orderlens.analysis.tables_controls:control_tables",
         "theory": "orderlens.analysis.tables_theory:theory",
-        "tolerance": "orderlens.analysis.tolerance:tolerance",
-        "losses": "orderlens.analysis.losses:losses",
-        "hits": "orderlens.analysis.hits:hits",
+        "tolerance": "orderlens.analysis.tables_assumptions:tolerance",
+        "losses": "orderlens.analysis.tables_fixed:losses",
+        "hits": "orderlens.analysis.tables_assumptions:hits",
         "null": "orderlens.analysis.tables_controls:null",
     },
     entry_point_group="orderlens.tables",

@@ -26,9 +26,8 @@ from orderlens.analysis.tables_downstream import ungraded_table
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
 from orderlens.metrics.estimate import Estimate
-from orderlens.metrics.ranks import natural_spline_basis, orthonormal_basis, residuals
 from orderlens.metrics.segments import FloatArray, divide
-from orderlens.metrics.significance import adjust
+from orderlens.metrics.significance import adjust, natural_spline_basis, orthonormal_basis, residuals
 
 SIMULATED_ORDERS = {"forced-ar": 1.0, "max-prob": 0.9, "top-margin": 0.95, "random": 2.0}
 """Orders of a simulated study and the factor by which each raises the self-information of a prompt."""

@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.compare import Paired
-from orderlens.analysis.frames import side_by_side
+from orderlens.analysis.frames import Paired, side_by_side
 from orderlens.analysis.study import Study
-from orderlens.analysis.table import Cell, Column, Table, table
+from orderlens.analysis.table import Cell, Column, Table, has_couplings, table
 from orderlens.analysis.traces import TRACE, in_sets, trace_rows
-from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums, means
-from orderlens.metrics.segments import FloatArray, divide
+from orderlens.metrics.estimate import Clusters, Estimate, means, ratios_of_sums
 from orderlens.rules.cards import is_deployable
 from orderlens.store.reader import Run
 
@@ -130,11 +128,6 @@ def traced(sets: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     return out
 
 
-def has_couplings(study: Study) -> bool:
-    """Whether sets were re-scored one token at a time."""
-    return "couplings" in study.run.tables
-
-
 @table(
     "cost of committing several tokens per pass: couplings, loss, Var over passes",
     traces="score",
@@ -207,12 +200,8 @@ def _ratio(rows: pd.DataFrame, top: str, bottom: str, clusters: Clusters) -> Est
     values = rows[[top, bottom]].to_numpy(np.float64)
     known = np.isfinite(values).all(axis=1)
     sums = clusters.sums(np.where(known[:, None], values, 0.0))
-    (found,) = function_of_sums(clusters, sums, _quotient, int(known.sum()))
+    (found,) = ratios_of_sums(clusters, sums, int(known.sum()))
     return found if found.is_defined else Estimate.undefined(NOT_MEASURED, len(rows))
-
-
-def _quotient(total: FloatArray) -> FloatArray:
-    return divide(total[:, 0], total[:, 1])[:, None]
 
 
 def _group_table(study: Study) -> Table:

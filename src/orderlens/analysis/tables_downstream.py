@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,7 @@ from orderlens.analysis.frames import graded_rows
 from orderlens.analysis.selecting import SELECTORS, compare_selectors
 from orderlens.analysis.study import NOT_GRADED, Study
 from orderlens.analysis.table import Cell, Column, Table, has_generated, has_verdicts, never, rows_of, table
-from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums, mean
-from orderlens.metrics.segments import divide
+from orderlens.metrics.estimate import Clusters, Estimate, mean, ratios_of_sums
 from orderlens.metrics.significance import wilson
 from orderlens.rules.cards import is_random, is_structured
 from orderlens.store import NAMED_GRADER
@@ -69,7 +69,7 @@ def _accuracy_cells(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
         found = mean(graded["correct"], Clusters(graded["item_id"], study.options.resampling))
     else:
         found = wilson(int(graded["correct"].sum()), len(graded), study.options.resampling.level)
-    accuracy = Estimate(100 * found.value, 100 * found.low, 100 * found.high, found.n, lost, found.why)
+    accuracy = replace(found.times(100), n_undefined=lost)
     joined = part.assign(prompt=part["item_id"], n_nonfinite=0.0, n_content=part["n"])
     more = {_PER_INSTRUCTION.name: _per_instruction(study, graded)} if "n_instructions" in graded else {}
     return {"accuracy": accuracy, "var": study.estimates(joined, ["var"])[0], "n": len(part), **more}
@@ -83,7 +83,7 @@ def _per_instruction(study: Study, graded: pd.DataFrame) -> Estimate:
     counts = 100.0 * graded["n_followed"], graded["n_instructions"]
     sums = clusters.sums(np.stack(counts, axis=1).astype(np.float64))
     n = int(graded["n_instructions"].sum())
-    return function_of_sums(clusters, sums, lambda total: divide(total[:, :1], total[:, 1:]), n)[0]
+    return ratios_of_sums(clusters, sums, n)[0]
 
 
 def _tier_notes(rows: Sequence[dict[str, Cell]]) -> list[str]:

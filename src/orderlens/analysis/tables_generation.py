@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.frames import joined_keys, with_reason
+from orderlens.analysis.frames import joined_keys
 from orderlens.analysis.study import NOT_GENERATED, Study
-from orderlens.analysis.table import Cell, Column, Table, has_generated, table
+from orderlens.analysis.table import Cell, Column, Table, has_generated, has_temperatures, table
 from orderlens.analysis.traces import pick, picked_traces
 from orderlens.metrics.estimate import Clusters, Estimate, mean, median
 from orderlens.metrics.order_shape import agreement
@@ -96,14 +97,8 @@ def external_cells(study: Study, part: pd.DataFrame) -> dict[str, Estimate]:
     whole = median(np.exp(scores["nll_whole"].to_numpy(np.float64)), clusters, why)
     middle = median(np.exp(nll), clusters, why)
     average = mean(nll, clusters, why)
-    raised = Estimate(
-        math.exp(average.value) if average.is_defined else math.nan,
-        math.exp(average.low),
-        math.exp(average.high),
-        average.n,
-        average.n_undefined,
-        average.why,
-    )
+    value, low, high = (math.exp(number) for number in (average.value, average.low, average.high))
+    raised = replace(average, value=value, low=low, high=high)
     known = scores[np.isfinite(nll)]
     total, own = float(known["n_scored"].sum()), float(known["n_tokens"].sum())
     ratio = Estimate(total / own, n=len(known)) if own else Estimate.undefined(why)
@@ -170,7 +165,7 @@ def _explained(cell: Estimate, column: str) -> Estimate:
         "eos_cascade_resume": "traces without content after an EOS cascade",
     }
     if column in reasons and cell.n_undefined:
-        return Estimate(cell.value, cell.low, cell.high, cell.n, cell.n_undefined, reasons[column])
+        return replace(cell, why=reasons[column])
     return cell
 
 
@@ -193,17 +188,14 @@ _SWEEP = (
 )
 
 
-def _is_sweep(study: Study) -> bool:
-    return int(study.generated["temperature"].nunique()) > 1
-
-
-@table("sampling temperature sweep (Fig. S1)", needs=("text",), traces="sweep", suits=_is_sweep)
+@table("sampling temperature sweep (Fig. S1)", needs=("text",), traces="sweep", suits=has_temperatures)
 def temperature(study: Study) -> list[Table]:
     """Return the temperature sweep per order (data of the paper's Fig. S1)."""
     rows = sweep_rows(study)
     columns = (Column("n", "n"), *_SWEEP)
     title = "Temperature sweep: tokens sampled at T, log q at temperature 1"
-    return [Table("temperature", title, ("order", "temperature"), columns, tuple(rows), _sweep_notes(rows))]
+    notes = tuple(spreads(rows, "external_ppl_whole", "spread of median external PPL across orders {:.3g}"))
+    return [Table("temperature", title, ("order", "temperature"), columns, tuple(rows), notes)]
 
 
 def sweep_rows(study: Study) -> list[dict[str, Cell]]:
@@ -222,22 +214,20 @@ def _sweep_row(study: Study, part: pd.DataFrame, order: str, value: float) -> di
     names = [column.name for column in _SWEEP[2:]]
     if not len(part):
         return head | {column.name: Estimate.undefined(NOT_GENERATED) for column in _SWEEP}
-    found = [with_reason(c, part, name) for c, name in zip(study.estimates(part, names), names, strict=True)]
     external = external_cells(study, part)
     perplexity = {name: external[name] for name in ("external_ppl_whole", "external_ppl")}
-    return head | perplexity | dict(zip(names, found, strict=True))
+    return head | perplexity | dict(zip(names, study.estimates(part, names), strict=True))
 
 
-def _sweep_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
-    notes = []
+def spreads(rows: Sequence[dict[str, Cell]], column: str, text: str) -> list[str]:
+    """Return a note per temperature with the range of a column across orders; ``{}`` in ``text`` is it."""
+    out = []
     for value in dict.fromkeys(str(row["temperature"]) for row in rows):
-        cells = [row["external_ppl_whole"] for row in rows if row["temperature"] == value]
+        cells = [row[column] for row in rows if row["temperature"] == value]
         known = [cell.value for cell in cells if isinstance(cell, Estimate) and cell.is_defined]
         if len(known) > 1:
-            notes.append(
-                f"T = {value}: spread of median external PPL across orders {max(known) - min(known):.3g}."
-            )
-    return tuple(notes)
+            out.append(f"T = {value}: {text.format(max(known) - min(known))}.")
+    return out
 
 
 MAX_SAMPLES = 500

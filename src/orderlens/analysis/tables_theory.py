@@ -24,7 +24,6 @@ from orderlens.metrics.segments import BoolArray, FloatArray
 from orderlens.rules.cards import kind_of
 
 if TYPE_CHECKING:
-    from orderlens.analysis.study import Study
     from orderlens.theory import NoiseFit
 
 

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from orderlens.analysis.compare import Paired, stack
-from orderlens.analysis.hits import ALL, SPANS, HitNumbers, measure_hits
-from orderlens.analysis.locality import shown_traces
-from orderlens.analysis.states import RIVALS
+from orderlens.analysis.frames import Paired, stack
 from orderlens.analysis.study import NO_TARGET, Study
-from orderlens.analysis.tolerance import lowest_losses
+from orderlens.analysis.tables_assumptions import (
+    ALL,
+    SPANS,
+    HitNumbers,
+    lowest_losses,
+    measure_hits,
+    shown_traces,
+)
+from orderlens.analysis.traces import RIVALS
 from orderlens.claims.checks import Check, ContextNumber
 from orderlens.claims.judge import Finding
 from orderlens.metrics.estimate import Estimate

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from orderlens.analysis.study import NO_TARGET, NOT_GENERATED, NOT_GRADED, Study
-from orderlens.analysis.table import NO_CENSUS, NO_STATES, has_census, has_states
+from orderlens.analysis.table import NO_CENSUS, NO_STATES, has_census, has_states, has_temperatures
 from orderlens.analysis.tables_downstream import guessing_levels
 from orderlens.analysis.traces import in_sets
 from orderlens.claims.judge import Finding, Reading, judge
@@ -138,7 +138,7 @@ def tolerance(study: Study) -> list[Finding]:
     from orderlens.claims.assumptions import tolerance_findings
 
     own = study.view("sweep")
-    _require(own.generated["temperature"].nunique() > 1, "tolerance", NOT_SWEPT)
+    _require(has_temperatures(own), "tolerance", NOT_SWEPT)
     return tolerance_findings(own)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis import paper
-from orderlens.analysis.compare import Paired, stack, wide_of
+from orderlens.analysis.frames import Paired, stack, wide_of
 from orderlens.analysis.study import Study
 from orderlens.claims.checks import Check, ContextNumber
 from orderlens.claims.judge import Finding

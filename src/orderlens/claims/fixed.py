@@ -10,7 +10,7 @@ import pandas as pd
 
 from orderlens.analysis import paper
 from orderlens.analysis.coherence import Coherence, measure_coherence
-from orderlens.analysis.compare import Paired, rank_rows, stack, wide_of
+from orderlens.analysis.frames import Paired, rank_rows, stack, wide_of
 from orderlens.analysis.study import Study
 from orderlens.analysis.tables_theory import fitted_noise, jensen_ranks
 from orderlens.claims.checks import Check, ContextNumber, negated, p_of_sign

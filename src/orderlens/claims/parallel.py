@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from orderlens.analysis.compare import Paired, wide_of
+from orderlens.analysis.frames import Paired, wide_of
 from orderlens.analysis.frontier import ACCURACY, BITS, EXTERNAL, FrontierPoint, Measure, ladder_of, measures
 from orderlens.analysis.study import Study
 from orderlens.analysis.tables_couplings import coupled_traces

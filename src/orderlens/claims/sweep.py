@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from orderlens.analysis import paper
-from orderlens.analysis.compare import Paired, stack, wide_of
+from orderlens.analysis.frames import Paired, stack, wide_of
 from orderlens.analysis.study import Study
 from orderlens.claims.checks import Check, ContextNumber
 from orderlens.claims.judge import Finding

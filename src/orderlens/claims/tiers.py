@@ -11,8 +11,13 @@ import pandas as pd
 
 from orderlens.analysis import paper
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
-from orderlens.analysis.compare import mean_difference, paired_difference
-from orderlens.analysis.frames import finite_rows, graded_rows, side_by_side
+from orderlens.analysis.frames import (
+    finite_rows,
+    graded_rows,
+    mean_difference,
+    paired_difference,
+    side_by_side,
+)
 from orderlens.analysis.predictors import pool_seeds
 from orderlens.analysis.selecting import is_candidate, pick_weights
 from orderlens.claims.checks import Check
@@ -26,8 +31,8 @@ from orderlens.metrics.estimate import (
     means,
     student_t,
 )
-from orderlens.metrics.ranks import natural_spline_basis, orthonormal_basis, residuals
 from orderlens.metrics.segments import FloatArray, divide
+from orderlens.metrics.significance import natural_spline_basis, orthonormal_basis, residuals
 from orderlens.rules.cards import is_random, is_structured
 
 MIN_ITEMS = 50

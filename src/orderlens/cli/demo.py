@@ -107,7 +107,7 @@ def draw_answer(run: Path) -> None:
 
 def _print_results(results: "Results") -> None:
     """Print two tables, one line per question, and where the rest is."""
-    from orderlens.analysis import render
+    from orderlens.analysis.rendering import render
     from orderlens.cli.console import print_text, table_width
 
     print_text(

@@ -275,7 +275,7 @@ class ReportCommand(Writes, Output):
 @takes(ReportCommand)
 def report(request: ReportCommand) -> None:
     """Write the file."""
-    from orderlens.analysis import Options
+    from orderlens.analysis.study import Options
     from orderlens.cli.console import print_json, print_text
     from orderlens.metrics.estimate import Resampling
     from orderlens.show.report.build import report as write

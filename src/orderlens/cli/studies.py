@@ -172,7 +172,7 @@ def run_plan(
     with keeping(lambda: f"the traces are kept; make the results with: {later}"):
         made = results_of(plan, out, decoded.why_no_scores if decoded else None)
         if docs is not None:
-            from orderlens.studies.docs_page import write_docs
+            from orderlens.studies.results import write_docs
 
             write_docs(made, docs)
     if as_json:
@@ -205,7 +205,7 @@ def _show_decoded(decoded: "Decoded[Plan]", out: Path, *, as_json: bool) -> None
 
 def _show_replication(results: "Results") -> None:
     """Print tables, findings and where everything is."""
-    from orderlens.analysis import render
+    from orderlens.analysis.rendering import render
     from orderlens.cli.console import print_text, table_width
 
     print_text(f"\n{results.facts}\n")
@@ -382,7 +382,7 @@ class DownstreamCommand(Writes, Output):
 @takes(DownstreamCommand)
 def downstream(request: DownstreamCommand) -> None:
     """Read graded runs."""
-    from orderlens.analysis import Options
+    from orderlens.analysis.study import Options
     from orderlens.cli.console import print_json, print_text
     from orderlens.metrics.estimate import Resampling
     from orderlens.studies.downstream import graded_study, read_downstream, write_downstream

@@ -105,7 +105,7 @@ def curve(request: Curve) -> None:
     rows = _curve_rows(_some("sigma", request.sigma), request.k, request.points)
     written: list[Path] = []
     if (folder := request.figures) is not None:
-        from orderlens.figures.save import FORMATS
+        from orderlens.figures.catalogue import FORMATS
         from orderlens.figures.theory import FIGURES, save_theory_figures
 
         files = [folder / f"{name}.{kind}" for name in FIGURES for kind in (*FORMATS, "json")]

@@ -2,7 +2,7 @@
 
 A decoder with a ``StateRecorder`` requests all masked positions of each block, also under static orders, and
 adds one row per chain and pass. Without a recorder nothing here is called. ``runs.tables`` writes the table
-``states``; ``analysis.states`` reads it.
+``states``; ``analysis.traces`` reads it.
 
 Shape letters: C chains of a pass, B block size, R masked positions, sorted by chain, then left to right.
 """

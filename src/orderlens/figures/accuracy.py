@@ -1,14 +1,14 @@
-"""Accuracy against content Var per order, and in bins of Var: one panel per task.
+"""Correctness by Var: accuracy per order and in bins, Var, mean log q and length as predictors.
 
-Also helpers of all figures of graded runs: their cells, panels by task and rows by order. The paper shows its
-downstream study in tables only; these figures are ours.
+One panel per task. The helpers for cells, panels by task and rows by order serve all figures of graded runs.
+The paper shows its downstream study in tables only; these figures are ours.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
@@ -16,7 +16,7 @@ from orderlens.figures.style import (
     GREY,
     OrderStyle,
     centre,
-    error_lengths,
+    error_bars,
     footnote,
     interval,
     is_drawable,
@@ -84,11 +84,10 @@ def dots(
 ) -> None:
     """Draw one mark per row, moved by ``shift`` rows."""
     shown = [(place + shift, cell) for place, cell in enumerate(cells) if is_drawable(cell)]
-    ends = [error_lengths(cell) for _, cell in shown]
     panel.errorbar(
         [centre(cell) for _, cell in shown],
         [place for place, _ in shown],
-        xerr=[[below for below, _ in ends], [above for _, above in ends]],
+        xerr=error_bars(cell for _, cell in shown),
         fmt=marker,
         color=color,
         markerfacecolor=color if fill else "white",
@@ -230,8 +229,7 @@ def _bins_panel(panel: Axes, task: Mapping[str, Any], styles: Mapping[str, Order
         style, bins = styles[item["order"]], item["bins"]
         x = [real(one["var"]) for one in bins]
         y = [centre(one["accuracy"]) for one in bins]
-        ends = [error_lengths(one["accuracy"]) for one in bins]
-        error = [[below for below, _ in ends], [above for _, above in ends]]
+        error = error_bars(one["accuracy"] for one in bins)
         look_of = style.line() | {"label": display_name(item["order"])}
         panel.errorbar(x, y, yerr=error, elinewidth=0.8, **look_of)
         lowest += x
@@ -255,3 +253,98 @@ def _log_axis(panel: Axes, decades: float) -> None:
 
 
 BY_VAR = Recipe("Accuracy in bins of Var inside each order", bins_data, draw_bins, "evaluate")
+
+
+class Mark(NamedTuple):
+    """How a number is drawn: name, marker, colour and filling; no order uses these colours and markers."""
+
+    label: str
+    marker: str
+    color: str
+    fill: bool = True
+
+
+PREDICTORS = {
+    "var": Mark("Var (lower = correct)", "o", "#44337a"),
+    "mean": Mark("mean log q (higher = correct)", "s", "#1f8a99"),
+    "n": Mark("length (shorter = correct)", "D", "#8a8a8a"),
+}
+CONTROLS = {
+    "alone": ((), Mark("Var alone", "o", "#44337a", False)),
+    "given_length": (("n",), Mark("length controlled", "D", "#8a8a8a", False)),
+    "given_mean": (("mean",), Mark("mean log q controlled", "s", "#1f8a99", False)),
+    "given_both": (("mean", "n"), Mark("both controlled", "o", "#44337a")),
+}
+"""Predictors that are controlled for, and the mark."""
+
+
+def auroc_data(study: Study) -> dict[str, Any]:
+    """Return per task and order the AUROC of each predictor and Var's lead over its rivals."""
+    from orderlens.analysis.predictors import auroc_lead, aurocs
+
+    def row(cell: GradedCell) -> dict[str, Any]:
+        found = {name: interval(value) for name, value in aurocs(cell).items()}
+        lead = {rival: interval(auroc_lead(cell, rival)) for rival in ("mean", "n")}
+        return {"auroc": found, "lead": lead}
+
+    return rows_by_task(study, row)
+
+
+def effect_data(study: Study) -> dict[str, Any]:
+    """Return per task and order the log-odds per standard deviation of Var under each set of controls."""
+    from orderlens.analysis.predictors import var_effect
+
+    def row(cell: GradedCell) -> dict[str, Any]:
+        return {"effect": {name: interval(var_effect(cell, held)) for name, (held, _) in CONTROLS.items()}}
+
+    return rows_by_task(study, row)
+
+
+def draw_aurocs(data: Mapping[str, Any]) -> Figure:
+    """Draw three marks per order; the line at one half is chance level."""
+    note = "Correct against incorrect answers under one order, seeds pooled. Bars: 95 % intervals."
+    return _draw(data, "auroc", PREDICTORS, 0.5, "AUROC", note, height=0.34, gap=0.22)
+
+
+def draw_effects(data: Mapping[str, Any]) -> Figure:
+    """Draw four marks per order; left of 0, answers with lower Var are more often correct."""
+    marks = {name: mark for name, (_, mark) in CONTROLS.items()}
+    note = (
+        "Logistic regression on normal scores, errors clustered by item; bars: 95 % intervals. "
+        "Left of 0: answers with lower Var are more often correct."
+    )
+    return _draw(data, "effect", marks, 0.0, "log-odds per sd of Var", note, height=0.42, gap=0.2)
+
+
+def _draw(
+    data: Mapping[str, Any],
+    part: str,
+    marks: Mapping[str, Mark],
+    line: float,
+    label: str,
+    note: str,
+    *,
+    height: float,
+    gap: float,
+) -> Figure:
+    with look():
+        count = max(len(task["rows"]) for task in data["tasks"])
+        figure, panels = task_panels(data["tasks"], 0.7 + height * count)
+        for panel, task in zip(panels, data["tasks"], strict=True):
+            panel.axvline(line, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
+            for place, (name, mark) in enumerate(marks.items()):
+                shift = gap * (place - (len(marks) - 1) / 2)
+                cells = [row[part][name] for row in task["rows"]]
+                dots(panel, cells, shift, mark.marker, mark.color, mark.label, mark.fill)
+            finish_rows(panel, [row["order"] for row in task["rows"]])
+            panel.set_xlabel(label)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(marks))
+        footnote(figure, note)
+    return figure
+
+
+AUROC = Recipe("AUROC of Var, mean log q and length for correctness", auroc_data, draw_aurocs, "evaluate")
+VAR_EFFECT = Recipe(
+    "Effect of Var with and without mean log q and length", effect_data, draw_effects, "evaluate"
+)

@@ -3,23 +3,114 @@
 A figure is a ``Recipe``: ``data(study)`` returns plain numbers, ``draw(data)`` depends on those alone.
 Recipes are imported on first use, and matplotlib only when something is drawn. A plug-in registers its recipe
 under the entry-point group ``orderlens.figures``.
+
+A figure is written as SVG, PNG and PDF. The same figure gives the same bytes with the same matplotlib: no
+dates, fixed ids. A JSON file holds the drawn numbers, so that a figure can be checked or redrawn without the
+run. Does not depend on any particular figure.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orderlens.errors import UndefinedFigureError, one_line
+from orderlens.common.files import replacing, write_text
+from orderlens.common.plaintext import plain
+from orderlens.errors import UndefinedFigureError, UserInputError, one_line
+from orderlens.figures.style import RC, look
 from orderlens.registry import Registry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from orderlens.analysis.study import Study
+    from orderlens.analysis.table import Table
+
+
+FORMATS = ("svg", "png", "pdf")
+PICTURES = (".svg", ".png")
+"""Suffixes of pictures that a page can show."""
+
+_METADATA: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None, "Creator": "OrderLens"},
+    "png": {"Software": "OrderLens"},
+    "pdf": {"CreationDate": None, "ModDate": None, "Creator": "OrderLens", "Producer": "OrderLens"},
+}
+
+
+def save_figure(
+    figure: Figure,
+    data: Mapping[str, Any],
+    folder: str | Path,
+    name: str,
+    formats: Sequence[str] = FORMATS,
+) -> list[Path]:
+    """Write ``name.svg``, ``name.png``, ``name.pdf`` and ``name.json`` into ``folder``.
+
+    Args:
+        figure: a matplotlib figure.
+        data: the figure's data: numbers, strings, lists, arrays and mappings of them.
+        folder: created when missing.
+        name: file name without suffix.
+        formats: the picture formats wanted, out of :data:`FORMATS`.
+
+    Returns:
+        The written paths, pictures first, the JSON last.
+    """
+    unknown = sorted(set(formats) - set(FORMATS))
+    if unknown:
+        raise UserInputError(f"unknown figure format {unknown[0]!r}; allowed: {', '.join(FORMATS)}")
+    place = Path(folder)
+    paths = [place / f"{name}.{kind}" for kind in formats]
+    for path in paths:
+        if path.suffix == ".svg":
+            write_text(path, svg_text(figure))
+            continue
+        with look(), replacing(path) as fresh:
+            figure.savefig(fresh, metadata=_METADATA[path.suffix[1:]])
+    return [*paths, save_data(data, place / f"{name}.json")]
+
+
+_IDS = re.compile(r'(?<=id=")[a-z][0-9a-f]{10}(?=")|(?<=#)[a-z][0-9a-f]{10}(?=[")])')
+
+
+def svg_text(figure: Figure) -> str:
+    """Return a figure as SVG.
+
+    Ids are numbered: matplotlib hashes clip boxes, whose last bits the layout solver does not repeat. The
+    canvas is called directly, because ``savefig`` first draws everything once without output.
+    """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    out = io.StringIO()
+    figure.set_dpi(RC["savefig.dpi"])
+    with look():
+        FigureCanvasSVG(figure).print_svg(out, metadata=_METADATA["svg"])  # type: ignore[no-untyped-call]
+    names: dict[str, str] = {}
+    return _IDS.sub(lambda found: names.setdefault(found[0], f"id{len(names)}"), out.getvalue())
+
+
+def save_data(data: Mapping[str, Any], path: Path) -> Path:
+    """Write ``data`` as JSON; NaN and infinities, which JSON lacks, become null."""
+    text = json.dumps(plain(data), ensure_ascii=False, indent=1, allow_nan=False)
+    return write_text(path, text + "\n")
+
+
+def save_table(folder: Path, table: Table) -> None:
+    """Write one table as text, CSV, LaTeX and JSON, with the paper's values next to ours."""
+    from orderlens.analysis.rendering import as_json, render
+    from orderlens.analysis.table import with_paper_values
+
+    full = with_paper_values(table)
+    for form, suffix in {"text": "txt", "csv": "csv", "latex": "tex"}.items():
+        write_text(folder / f"{table.name}.{suffix}", render([full], form))
+    save_data(as_json(full), folder / f"{table.name}.json")
+
 
 Data = dict[str, Any]
 
@@ -44,14 +135,14 @@ class Recipe:
 
 _PLACES = {
     "fixed-sequence": "fixed_sequence:RECIPE",
-    "lorenz": "lorenz:RECIPE",
-    "coherence": "coherence:RECIPE",
-    "hits": "hits:RECIPE",
+    "lorenz": "fixed_sequence:LORENZ",
+    "coherence": "fixed_sequence:COHERENCE",
+    "hits": "jensen:HITS",
     "locality": "locality:RECIPE",
-    "couplings": "couplings:RECIPE",
+    "couplings": "parallel:COUPLINGS",
     "census": "census:RECIPE",
     "census-lattice": "census:LATTICE",
-    "frontier": "frontier:RECIPE",
+    "frontier": "parallel:FRONTIER",
     "reveal-order": "reveal_order:RECIPE",
     "unmask": "unmask:RECIPE",
     "temperature": "temperature:RECIPE",
@@ -60,8 +151,8 @@ _PLACES = {
     "plane": "plane:RECIPE",
     "accuracy-var": "accuracy:RECIPE",
     "accuracy-by-var": "accuracy:BY_VAR",
-    "predictors": "predictors:RECIPE",
-    "var-effect": "predictors:VAR_EFFECT",
+    "predictors": "accuracy:AUROC",
+    "var-effect": "accuracy:VAR_EFFECT",
 }
 FIGURES: Registry[Recipe] = Registry(
     "figure",
@@ -79,6 +170,11 @@ class DrawnFigure:
     title: str
     paths: tuple[Path, ...] = ()
     why: str | None = None
+
+    def best(self, first: str) -> Path:
+        """Return the picture for a page in the format ``first`` (``.svg`` or ``.png``), or in the other."""
+        shown = [path for path in self.paths if path.suffix in PICTURES]
+        return max(shown, key=lambda path: path.suffix == first)
 
 
 def figure_names(traces: Iterable[str] | None = None) -> list[str]:
@@ -138,8 +234,6 @@ def _draw_one(
     formats: Sequence[str] | None,
     model: str | None = None,
 ) -> DrawnFigure:
-    from orderlens.figures.save import FORMATS, save_figure
-
     title = item.title if model is None else f"{item.title}: {model}"
     if lacking := _lacking(study, item.traces):
         return DrawnFigure(name, title, why=lacking)
@@ -158,14 +252,16 @@ def _draw_one(
 
 def _lacking(study: Study, traces: str | None) -> str:
     """Return which of a figure's traces the runs lack; empty if none."""
+    from orderlens.analysis.table import NO_CENSUS, NO_STATES
+
     if traces == "score" and not len(study.scored):
         return "nothing was scored: the run holds no fixed targets"
     if traces in ("generate", "ending", "sweep") and not len(study.generated):
         return "nothing was generated: the run holds no decoded paths"
     if traces == "census" and "census" not in study.run.tables:
-        return "no census: 'orderlens census' evaluates all states of a span"
+        return NO_CENSUS
     if traces == "states" and "states" not in study.run.tables:
-        return "no states were kept: score, generate or evaluate with --states"
+        return NO_STATES
     if traces == "evaluate" and "verdicts" not in study.run.tables:
         return "nothing was graded: the run holds no verdicts"
     return ""

@@ -19,7 +19,7 @@ from orderlens.figures.catalogue import Recipe
 from orderlens.figures.style import (
     GREY,
     centre,
-    error_lengths,
+    error_bars,
     footnote,
     interval,
     is_drawable,
@@ -132,12 +132,11 @@ def _draw_plane(panel: Axes, data: Mapping[str, Any], styles: Mapping[str, Any])
 
 def _draw_ranks(panel: Axes, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, Any]) -> None:
     for place, row in enumerate(rows):
-        below, above = error_lengths(row["rank"])
         style = styles[row["order"]]
         panel.errorbar(
             centre(row["rank"]),
             place,
-            xerr=[[below], [above]],
+            xerr=error_bars([row["rank"]]),
             fmt=style.marker,
             color=style.color,
             elinewidth=0.9,

@@ -14,7 +14,7 @@ from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.style import (
     centre,
-    error_lengths,
+    error_bars,
     footnote,
     interval,
     is_drawable,
@@ -39,9 +39,9 @@ MAPPED = ("max-prob", "random", "forced-ar")
 
 def data(study: Study) -> dict[str, Any]:
     """Return entropy and its fall by order and distance, and maps of entropy by pass and place of block 0."""
-    from orderlens.analysis.locality import locality, shown_traces
-    from orderlens.analysis.states import first_block_entropy
     from orderlens.analysis.table import NO_STATES, has_states
+    from orderlens.analysis.tables_assumptions import locality, shown_traces
+    from orderlens.analysis.traces import first_block_entropy
 
     if not has_states(study):
         raise UndefinedFigureError(NO_STATES)
@@ -103,11 +103,10 @@ def _curves(panel: Axes, data: Mapping[str, Any], name: str) -> None:
     for place, item in enumerate(data["series"]):
         shift = 0.08 * (place - (count - 1) / 2)
         points = [point for point in item["points"] if is_drawable(point[name])]
-        ends = [error_lengths(point[name]) for point in points]
         panel.errorbar(
             [groups.index(point["distance"]) + shift for point in points],
             [centre(point[name]) for point in points],
-            yerr=[[below for below, _ in ends], [above for _, above in ends]],
+            yerr=error_bars(point[name] for point in points),
             elinewidth=0.8,
             **styles[item["order"]].line(),
         )

@@ -289,10 +289,11 @@ def row_labels(panel: Axes, orders: Sequence[str]) -> None:
 def log_scale(panel: Axes) -> None:
     """Make the x axis logarithmic, with powers of ten as plain text, because mathtext is slow."""
     panel.set_xscale("log")
-    panel.xaxis.set_major_formatter(lambda value, _: f"10{_raised(round(math.log10(value)))}")
+    panel.xaxis.set_major_formatter(lambda value, _: f"10{raised(round(math.log10(value)))}")
 
 
-def _raised(power: int) -> str:
+def raised(power: int) -> str:
+    """Return a power in raised digits."""
     return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
@@ -310,12 +311,15 @@ def footnote(figure: Figure, text: str) -> None:
     )
 
 
+def error_bars(cells: Iterable[Mapping[str, Any]]) -> list[list[float]]:
+    """Return the lengths of error bars below and above the cells, as matplotlib takes them."""
+    ends = [error_lengths(cell) for cell in cells]
+    return [[below for below, _ in ends], [above for _, above in ends]]
+
+
 def _place(item: Mapping[str, Any] | float) -> float:
     return centre(item) if isinstance(item, Mapping) else float(item)
 
 
 def _error(item: Mapping[str, Any] | float) -> list[list[float]] | None:
-    if not isinstance(item, Mapping):
-        return None
-    below, above = error_lengths(item)
-    return [[below], [above]]
+    return error_bars([item]) if isinstance(item, Mapping) else None

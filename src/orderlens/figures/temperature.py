@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orderlens.analysis import paper
+from orderlens.analysis.table import has_temperatures
 from orderlens.analysis.tables_generation import sweep_rows
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.style import (
     OrderStyle,
     centre,
-    error_lengths,
+    error_bars,
     footnote,
     interval,
     is_drawable,
@@ -44,7 +45,7 @@ COLLAPSED_PPL = paper.number("collapsed_ppl")
 
 def data(study: Study) -> dict[str, Any]:
     """Return per order and temperature the four panels' values, and from where every order has collapsed."""
-    if study.generated["temperature"].nunique() < 2:
+    if not has_temperatures(study):
         raise UndefinedFigureError("a sweep needs traces generated at two temperatures or more")
     series: dict[str, list[dict[str, Any]]] = {}
     for row in sweep_rows(study):
@@ -112,7 +113,7 @@ def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
         panel.errorbar(
             [point["temperature"] for point in warm],
             [centre(point[name]) for point in warm],
-            yerr=list(zip(*[error_lengths(point[name]) for point in warm], strict=True)) if warm else None,
+            yerr=error_bars(point[name] for point in warm),
             color=style.color,
             linestyle=(0, (1, 1.5)) if variant else style.linestyle,
             marker=style.marker,
@@ -192,9 +193,9 @@ PROFILES = (("loss_lowest", "profile at the lowest T"), ("loss_own", "profile at
 
 def tolerance_data(study: Study) -> dict[str, Any]:
     """Return per order and temperature the theory's predicted loss (table ``tolerance``)."""
-    from orderlens.analysis.tolerance import tolerance
+    from orderlens.analysis.tables_assumptions import tolerance
 
-    if study.generated["temperature"].nunique() < 2:
+    if not has_temperatures(study):
         raise UndefinedFigureError("a sweep needs traces generated at two temperatures or more")
     series: dict[str, list[dict[str, Any]]] = {}
     for row in tolerance(study)[0].rows:

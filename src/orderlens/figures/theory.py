@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens import theory
-from orderlens.figures.save import FORMATS, save_figure
+from orderlens.figures.catalogue import FORMATS, save_figure
 from orderlens.figures.style import WIDTH_ONE_COLUMN, WIDTH_TEXT, look, new_figure, panel_letters, ramp
 
 if TYPE_CHECKING:

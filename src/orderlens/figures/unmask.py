@@ -155,16 +155,6 @@ def _example(shape: Shape, pieces: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
-def draw(data: Mapping[str, Any]) -> Figure:
-    """Draw the chosen texts, one panel under the other."""
-    from orderlens.figures.unmask import draw_examples
-
-    return draw_examples(data)
-
-
-RECIPE = Recipe("Reveal numbers over the tokens of four texts (Fig. 2)", data, draw, "ending")
-
-
 FONT = "DejaVu Sans Mono"
 FONT_SIZE = 6.6
 _LETTER = FONT_SIZE * 0.602 / 72
@@ -193,8 +183,8 @@ KINDS = {
 }
 
 
-def draw_examples(data: Mapping[str, Any]) -> Figure:
-    """Draw all examples of the unmask figure."""
+def draw(data: Mapping[str, Any]) -> Figure:
+    """Draw the chosen texts, one panel under the other."""
     from matplotlib.figure import Figure
 
     with look():
@@ -349,3 +339,6 @@ def _letters() -> frozenset[int]:
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     return frozenset(get_font(findfont(FontProperties(family=FONT))).get_charmap())
+
+
+RECIPE = Recipe("Reveal numbers over the tokens of four texts (Fig. 2)", data, draw, "ending")

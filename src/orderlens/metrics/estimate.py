@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
-from orderlens.metrics.segments import BoolArray, FloatArray, IntArray, Segments, divide
+from orderlens.metrics.segments import BoolArray, FloatArray, IntArray, divide
 
 _PIECE = 200_000
 """Resampling counts per piece; few enough for the processor's cache."""
@@ -57,6 +57,10 @@ class Estimate:
     def is_defined(self) -> bool:
         """Whether there is a number."""
         return not math.isnan(self.value)
+
+    def times(self, factor: float) -> Estimate:
+        """Return the estimate in another unit."""
+        return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
 
 MAX_REPS = 1_000_000
@@ -146,6 +150,24 @@ class Clusters:
         low, high = np.quantile(known, [tail, 1 - tail])
         return float(low), float(high)
 
+    def estimates(
+        self,
+        values: FloatArray,
+        statistic: Callable[[FloatArray], FloatArray],
+        n: int,
+        n_undefined: int = 0,
+        why: str | None = None,
+    ) -> list[Estimate]:
+        """Return ``values`` [S] with intervals; ``statistic`` takes counts [B, C] and returns [B, S].
+
+        ``n`` rows were used, ``n_undefined`` were not; ``why`` is the reason of values that are not finite.
+        """
+        draws, out = self.draws(statistic), []
+        for place, value in enumerate(values.tolist()):
+            low, high = self.interval(draws[:, place]) if draws.ndim > 1 else (math.nan, math.nan)
+            out.append(Estimate(value, low, high, n, n_undefined, None if math.isfinite(value) else why))
+        return out
+
 
 def function_of_sums(
     clusters: Clusters, sums_CK: FloatArray, function: Callable[[FloatArray], FloatArray], n: int = 0
@@ -159,12 +181,12 @@ def function_of_sums(
         n: number of rows used.
     """
     value = function(sums_CK.sum(axis=0, keepdims=True))[0]
-    draws = clusters.draws(lambda counts: function(counts @ sums_CK))
-    out = []
-    for place in range(len(value)):
-        low, high = clusters.interval(draws[:, place]) if draws.ndim > 1 else (math.nan, math.nan)
-        out.append(Estimate(float(value[place]), low, high, n))
-    return out
+    return clusters.estimates(value, lambda counts: function(counts @ sums_CK), n)
+
+
+def ratios_of_sums(clusters: Clusters, sums_CK: FloatArray, n: int = 0) -> list[Estimate]:
+    """Return the sum of every column but the last, divided by the sum of the last; see above."""
+    return function_of_sums(clusters, sums_CK, lambda total: divide(total[:, :-1], total[:, -1:]), n)
 
 
 def difference_of_means(values_N: FloatArray, first_N: BoolArray, clusters: Clusters) -> Estimate:
@@ -318,69 +340,26 @@ def median(values: ArrayLike, clusters: Clusters, why: str = "no defined value")
     missing = int((~known).sum())
     if not known.any():
         return Estimate.undefined(why, missing)
-    rows = np.flatnonzero(known)[np.argsort(column[known], kind="stable")]
-    ordered = column[rows]
+    values = np.array([np.median(column[known])])
 
     def weighted(counts_BC: FloatArray) -> FloatArray:
-        above = np.cumsum(counts_BC[:, clusters.codes[rows]], axis=1)
+        return weighted_medians(column[:, None], counts_BC[:, clusters.codes])
+
+    return clusters.estimates(values, weighted, int(known.sum()), missing)[0]
+
+
+def weighted_medians(values_CK: FloatArray, counts_BC: FloatArray) -> FloatArray:
+    """Return the median of every column under every resample [B, K]; undefined entries do not count."""
+    out = np.full((len(counts_BC), values_CK.shape[1]), np.nan)
+    for column in range(values_CK.shape[1]):
+        rows = np.flatnonzero(np.isfinite(values_CK[:, column]))
+        if not len(rows):
+            continue
+        rows = rows[np.argsort(values_CK[rows, column], kind="stable")]
+        ordered = values_CK[rows, column]
+        above = np.cumsum(counts_BC[:, rows], axis=1)
         half = above[:, -1:] / 2
-        low = np.minimum((above < half).sum(axis=1), len(ordered) - 1)
-        high = np.minimum((above <= half).sum(axis=1), len(ordered) - 1)
-        return np.where(above[:, -1] > 0, (ordered[low] + ordered[high]) / 2, np.nan)
-
-    low, high = clusters.interval(clusters.draws(weighted))
-    return Estimate(float(np.median(ordered)), low, high, len(rows), missing)
-
-
-@dataclass(frozen=True, slots=True)
-class BinaryRanks:
-    """A score and a yes/no outcome, prepared for resampling: rank correlation and AUROC in one pass.
-
-    Attributes:
-        rows: row of each entry, sorted by score [N].
-        groups: equal scores as segments of those entries.
-        yes: outcome of each entry (0/1) [N].
-    """
-
-    rows: IntArray
-    groups: Segments
-    yes: FloatArray
-
-    @classmethod
-    def of(cls, score_N: ArrayLike, yes_N: ArrayLike) -> BinaryRanks:
-        """Sort the rows by score."""
-        score = np.asarray(score_N, np.float64)
-        rows = np.argsort(score, kind="stable")
-        return cls(rows, Segments.of_changes(score[rows]), np.asarray(yes_N, np.float64)[rows])
-
-    def statistics(self, weights_BN: FloatArray) -> FloatArray:
-        """Return (Spearman correlation with the outcome, AUROC) of each weighting of the entries [B, 2]."""
-        weight = weights_BN
-        yes = weight * self.yes
-        if self.groups.count < len(self.rows):
-            weight = np.add.reduceat(weight, self.groups.starts, axis=1)
-            yes = np.add.reduceat(yes, self.groups.starts, axis=1)
-        rank = np.cumsum(weight, axis=1)
-        total = rank[:, -1].copy()  # rank changes in place below
-        rank -= (weight - 1) / 2
-        n_yes = yes.sum(axis=1)
-        n_no = total - n_yes
-        rank_sum = np.einsum("bg,bg->b", yes, rank)
-        rank -= (total[:, None] + 1) / 2
-        variances = np.einsum("bg,bg,bg->b", weight, rank, rank) * divide(n_yes * n_no, total)
-        covariance = rank_sum - n_yes * (total + 1) / 2
-        rho = divide(covariance, np.sqrt(np.maximum(variances, 0.0)))
-        auroc = divide(rank_sum - n_yes * (n_yes + 1) / 2, n_yes * n_no)
-        return np.stack([rho, auroc], axis=1)
-
-    def estimates(self, clusters: Clusters) -> tuple[Estimate, Estimate]:
-        """Return Spearman correlation and AUROC with intervals."""
-        n_rows = len(self.rows)
-        value = self.statistics(np.ones((1, n_rows)))[0]
-        prompt_of_entry = clusters.codes[self.rows]
-        draws = clusters.draws(lambda counts: self.statistics(counts[:, prompt_of_entry]))
-        cells = []
-        for place in range(2):
-            low, high = clusters.interval(draws[:, place]) if draws.ndim > 1 else (math.nan, math.nan)
-            cells.append(Estimate(float(value[place]), low, high, n_rows))
-        return cells[0], cells[1]
+        low = np.minimum((above < half).sum(axis=1), len(rows) - 1)
+        high = np.minimum((above <= half).sum(axis=1), len(rows) - 1)
+        out[:, column] = np.where(above[:, -1] > 0, (ordered[low] + ordered[high]) / 2, np.nan)
+    return out

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orderlens.analysis import Study, Table
+from orderlens.analysis.study import Study
+from orderlens.analysis.table import Table
 from orderlens.analysis.tables_downstream import guessing_levels
 from orderlens.claims.checks import NOT_SUPPORTED, OPEN, OUTCOMES, SUPPORTED, Outcome
 from orderlens.claims.correctness import ALL_ORDERS, read_correctness

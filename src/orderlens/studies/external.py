@@ -1,6 +1,6 @@
 """External perplexity: an evaluator's scores are stored by text, so that no text is scored twice.
 
-``analysis.stored_scores`` replaces the evaluator afterwards, so that tables and figures need no
+``analysis.external`` replaces the evaluator afterwards, so that tables and figures need no
 model. Does not depend on orders or temperatures.
 """
 
@@ -27,7 +27,7 @@ from orderlens.store.schema import table_schema
 from orderlens.store.writer import open_writer
 
 if TYPE_CHECKING:  # a machine that only decodes has no pandas, which the analysis needs
-    from orderlens.analysis.stored_scores import Pair, StoredScores
+    from orderlens.analysis.external import Pair, StoredScores
 
 Group: TypeAlias = "dict[str, Pair]"
 """Texts by their key."""
@@ -64,7 +64,7 @@ def score_texts(
 
     A text is scored given its prompt, and once more as one text with its prompt.
     """
-    from orderlens.analysis.stored_scores import StoredScores
+    from orderlens.analysis.external import StoredScores
 
     units = _units(run)
 
@@ -104,7 +104,7 @@ def score_table(evaluator: str, keys: Sequence[str], rows: Sequence[FloatArray])
 
 def read_scores(runs: Path, evaluator: str) -> StoredScores | None:
     """Return the stored scores of an evaluator; None if they are missing or incomplete."""
-    from orderlens.analysis.stored_scores import StoredScores
+    from orderlens.analysis.external import StoredScores
 
     folder = external_folder(runs, evaluator)
     if not (folder / SPEC).is_file():
@@ -115,7 +115,7 @@ def read_scores(runs: Path, evaluator: str) -> StoredScores | None:
 
 def _units(run: Run) -> dict[str, Group]:
     """Return fixed groups of distinct texts by a digest of their content."""
-    from orderlens.analysis.stored_scores import pair_key, pairs_of
+    from orderlens.analysis.external import pair_key, pairs_of
 
     table = run.outputs().to_arrow(["temperature", "prompt_text", "text"])
     rows = table.filter(table["temperature"].is_valid())

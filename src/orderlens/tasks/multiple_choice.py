@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
 from orderlens.tasks.graders import (
+    LETTERS,
+    RULES,
     Verdict,
     as_index,
     count_options,
@@ -29,14 +31,11 @@ from orderlens.tasks.graders import (
     incorrect,
     letter_flaw,
 )
-from orderlens.tasks.letters import LETTERS, RULES
 from orderlens.tasks.protocol import Benchmark, Document, Grader, LikelihoodRule, TokenLogProbs
 from orderlens.texts.sources import HubFile
 
 Normalisation: TypeAlias = Literal["token", "byte", "none"]
 NORMALISATIONS: tuple[Normalisation, ...] = ("token", "byte", "none")
-Score: TypeAlias = Callable[[str, Sequence[str]], Sequence[Sequence[float]]]
-"""(text so far, endings) → the log-probability of every token of every ending, in nats."""
 
 _BRACKETS = re.compile(r"\[[^\]\n]*\]")
 
@@ -79,24 +78,19 @@ def grade_label(doc: Document, response: object, rule: str = "last-line") -> Ver
     )
 
 
-def grade_by_likelihood(
-    doc: Document, prompt: str, response: str, score: Score, normalisation: Normalisation = "token"
-) -> Verdict:
+def grade_scores(doc: Document, scores: TokenLogProbs, normalisation: Normalisation = "token") -> Verdict:
     """Choose the ending with the highest normalised log-probability and compare it with ``label``.
 
     Args:
         doc: the document.
-        prompt: the full prompt, chat template included.
-        response: the generated text; may be empty.
-        score: returns per-token log-probabilities of the endings after a text.
+        scores: per-token log-probabilities of the endings.
         normalisation: divide by the number of tokens, of UTF-8 bytes, or not at all.
     """
     name = f"likelihood-{normalisation}"
     gold = as_index(doc.get("label"))
     if gold is None or not count_options(doc.get("endings")):
         return incorrect("the document has no usable label or no endings", name)
-    texts = [f" {text}" for text in endings(doc)]
-    totals = normalised(score(ending_prompt(doc, prompt, response), texts), texts, normalisation)
+    totals = normalised(scores, endings(doc), normalisation)
     if not all(math.isfinite(total) for total in totals):
         return incorrect("an ending has no finite log-probability", name)
     best = max(range(len(totals)), key=totals.__getitem__)
@@ -116,11 +110,6 @@ def normalised(
         units = {"token": len(values), "byte": len(text.strip().encode()), "none": 1}[normalisation]
         scores.append(math.fsum(values) / units if len(values) and units else -math.inf)
     return scores
-
-
-def grade_scores(doc: Document, scores: TokenLogProbs, normalisation: Normalisation) -> Verdict:
-    """Grade by stored scores of the endings."""
-    return grade_by_likelihood(doc, "", "", lambda _text, _endings: scores, normalisation)
 
 
 def likelihood_rule(normalisation: Normalisation) -> LikelihoodRule:

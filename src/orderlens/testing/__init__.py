@@ -5,8 +5,7 @@ Works with the plain install; functions that build torch models import torch whe
 
 from __future__ import annotations
 
-from orderlens.testing.small import small_model, write_small
-from orderlens.testing.stub import StubModel
+from orderlens.testing.models import StubModel, small_model, write_small
 from orderlens.testing.traces import (
     assert_same_rows,
     make_run,

@@ -16,8 +16,10 @@ from orderlens.theory.competitors import (
     zipf_masses,
 )
 from orderlens.theory.concavity import (
+    BestProfile,
     CriticalPoint,
     Interval,
+    best_profile,
     concavity_margin,
     concavity_ratio,
     critical_point,
@@ -25,7 +27,6 @@ from orderlens.theory.concavity import (
     violation_intervals,
 )
 from orderlens.theory.estimate import FitBin, NoiseFit, fit_noise
-from orderlens.theory.optimum import BestProfile, best_profile
 from orderlens.theory.spreading import (
     CostlyStep,
     SecondOrder,

@@ -21,10 +21,10 @@ from orderlens.common.rng import keyed_generator
 from orderlens.errors import RunError
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.network import Transformer
-from orderlens.training.attention import AttentionBackend
 from orderlens.training.data import Tokens, WindowMixture
 from orderlens.training.objective import (
     AnyOrderLoss,
+    AttentionBackend,
     CausalLoss,
     PermutationLoss,
     sample_masks,

@@ -16,10 +16,12 @@ from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
 from orderlens.models.evaluators.small import causal_log_probs
 from orderlens.models.small.network import Transformer, revealed_mask
-from orderlens.training.attention import block_causal_rule, dense_attend, dense_mask
 from orderlens.training.objective import (
     AnyOrderLoss,
     PermutationLoss,
+    block_causal_rule,
+    dense_attend,
+    dense_mask,
     sample_masks,
     sample_permutations,
     step_generator,

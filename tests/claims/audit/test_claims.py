@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orderlens.claims.audit import CLAIM_COUNT, Claim, check_claims, reported
+from orderlens.claims.audit import CLAIM_COUNT, Claim, check_claims, model
 
 FAILING = {
     "vocabulary-size",
@@ -74,5 +74,5 @@ def test_repaired_proof_is_tight_at_one_half(claims) -> None:
 
 
 def test_tables_are_those_of_the_paper() -> None:
-    assert reported.ACCURACY.shape == reported.RHO.shape == (4, 4)
-    assert reported.ACCURACY[1, 3] == 69.22
+    assert model.ACCURACY.shape == model.RHO.shape == (4, 4)
+    assert model.ACCURACY[1, 3] == 69.22

@@ -93,9 +93,9 @@ def test_details_do_not_tell_where_a_run_lies(tmp_path):
 @pytest.mark.parametrize(
     ("paths", "first", "best", "why"),
     [
-        (["a.svg", "a.png", "a.json"], ".png", "a.png", ""),
-        (["a.svg", "a.png", "a.json"], ".svg", "a.svg", ""),
-        (["a.svg", "a.json"], ".png", "a.svg", ""),
+        (["a.svg", "a.png", "a.json"], ".png", "a.png", None),
+        (["a.svg", "a.png", "a.json"], ".svg", "a.svg", None),
+        (["a.svg", "a.json"], ".png", "a.svg", None),
         (["a.pdf", "a.json"], ".png", None, "no picture format was requested"),
     ],
 )

@@ -41,6 +41,6 @@ def test_the_guide_names_every_finding_and_every_folder(replication):
 def test_the_guides_example_runs(tmp_path, monkeypatch, capsys):
     code = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)[0]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("orderlens.figures.save.FORMATS", ("svg", "png"))
+    monkeypatch.setattr("orderlens.figures.catalogue.FORMATS", ("svg", "png"))
     exec(code.replace("limit=20", "limit=8, temperatures=(1.0,)"), {})
     assert "chain-rule not supported" in capsys.readouterr().out

@@ -10,7 +10,7 @@ import pytest
 from orderlens.cli.main import main
 from orderlens.errors import StorageError
 from orderlens.store.reader import open_run
-from orderlens.studies.docs_page import write_docs
+from orderlens.studies.results import write_docs
 
 
 @pytest.fixture(scope="module")

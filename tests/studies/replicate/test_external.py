@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.analysis.stored_scores import StoredScores
+from orderlens.analysis.external import StoredScores
 from orderlens.analysis.study import Study
 from orderlens.metrics.external import score_texts as score_directly
 from orderlens.store.reader import open_run

@@ -15,9 +15,9 @@ from orderlens.store.reader import open_run
 from orderlens.studies.plan import Plan
 
 WORKER = """
-from orderlens.figures import save
+from orderlens.figures import catalogue
 from orderlens.studies.replicate import run_plan
-save.FORMATS = ("svg",)  # one format of each picture is enough here
+catalogue.FORMATS = ("svg",)  # one format of each picture is enough here
 run_plan(plan, out)
 """
 DECODING = ["runs/score/units/*", "runs/generate/units/*", "runs/sweep/units/*"]

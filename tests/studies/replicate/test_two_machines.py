@@ -110,7 +110,7 @@ def test_the_results_are_made_elsewhere_without_a_model(decoded, tmp_path, monke
         raise AssertionError("a finished stage asked for a model")
 
     monkeypatch.setattr("orderlens.models.loading.load_model", refuse)
-    monkeypatch.setattr("orderlens.figures.save.FORMATS", ("svg", "png"))
+    monkeypatch.setattr("orderlens.figures.catalogue.FORMATS", ("svg", "png"))
     again = command(texts_in(tmp_path / "elsewhere"), out, "--batch-size", "5", "--device", "cpu")
     assert main([*again, "--decode-only", "--json"]) == 0
     passed = json.loads(capsys.readouterr().out)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from orderlens.claims.audit import competition, concavity, model, reported
+from orderlens.claims.audit import competition, concavity, model
 from orderlens.claims.audit.model import Claim, Standing
 
 __all__ = ["CLAIM_COUNT", "Claim", "Standing", "check_claims"]
@@ -12,7 +12,7 @@ _DERIVATIONS = (
     *concavity.CLAIMS,
     *competition.CLAIMS,
     *competition.SPREADING_CLAIMS,
-    *reported.CLAIMS,
+    *model.REPORTED_CLAIMS,
 )
 CLAIM_COUNT = len(_DERIVATIONS)
 

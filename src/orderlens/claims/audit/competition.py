@@ -12,8 +12,7 @@ from orderlens.claims.audit.model import CONFIGURED_VOCABULARY, Claim, holds_if
 from orderlens.theory._competition import equal_competitors, unequal_bend
 from orderlens.theory._inputs import Array
 from orderlens.theory.competitors import success_k
-from orderlens.theory.concavity import critical_sigma
-from orderlens.theory.optimum import best_profile
+from orderlens.theory.concavity import best_profile, critical_sigma
 from orderlens.theory.spreading import jensen_loss, log_recoverability, second_order
 from orderlens.theory.step import d2
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from orderlens.analysis.coherence import measure_coherence
-from orderlens.analysis.lorenz import first_block_curves
 from orderlens.analysis.study import Study
-from orderlens.analysis.table import Table
+from orderlens.analysis.table import Table, has_temperatures
+from orderlens.analysis.tables_fixed import first_block_curves
 from orderlens.analysis.traces import all_passes
 from orderlens.claims.catalogue import FINDINGS
 from orderlens.claims.fixed import fixed_findings
@@ -105,7 +105,7 @@ def _claims(study: Study, name: str, tables: Sequence[Table]) -> list[Finding]:
     named = {table.name for table in tables}
     if name == "fixed":
         return fixed_findings(study.view("score")) if {"coherence", "theory"} <= named else []
-    if name == "sweep" and study.generated["temperature"].nunique() < 2:
+    if name == "sweep" and not has_temperatures(study):
         return []
     try:
         claims = FINDINGS.get(name)(study)

@@ -7,11 +7,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from orderlens._version import __version__
 from orderlens.analysis import glossary, render, with_paper_values
@@ -23,31 +23,15 @@ from orderlens.common.files import write_text
 from orderlens.common.templating import Markdown, write_page
 from orderlens.errors import StorageError
 from orderlens.figures.cards import draw
-from orderlens.figures.catalogue import DrawnFigure
-from orderlens.figures.save import save_data, save_table, svg_text
+from orderlens.figures.catalogue import PICTURES, DrawnFigure, save_data, save_table, svg_text
 from orderlens.show.report.questions import Question
 
 if TYPE_CHECKING:
     from orderlens.store.reader import Run
 
 
-PICTURES = (".svg", ".png")
-
-
-class Readable(Protocol):
-    """Findings, judged: as plain data and in words."""
-
-    def record(self) -> dict[str, Any]:
-        """Return plain values."""
-        ...
-
-    def text(self) -> str:
-        """Return the words."""
-        ...
-
-
 @contextmanager
-def writing_results(folder: Path, tables: Iterable[Table], reading: Readable, name: str) -> Iterator[None]:
+def writing_results(folder: Path, tables: Iterable[Table], reading: Reading, name: str) -> Iterator[None]:
     """Write tables and reading (``name.json``, ``name.txt``) into ``folder``; pages are written in the block.
 
     Raises:
@@ -63,33 +47,10 @@ def writing_results(folder: Path, tables: Iterable[Table], reading: Readable, na
         raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A figure on a page.
-
-    Attributes:
-        name: its id.
-        title: the caption, which is also the text alternative.
-        files: everything that was written for it, data included.
-        why: why there is no picture; empty where there is one.
-    """
-
-    name: str
-    title: str
-    files: tuple[Path, ...]
-    why: str = ""
-
-    def best(self, first: str) -> Path:
-        """Return the picture in the format ``first`` (``.svg`` or ``.png``), or in the other one."""
-        shown = [path for path in self.files if path.suffix in PICTURES]
-        return max(shown, key=lambda path: path.suffix == first)
-
-
-def picture(drawn: DrawnFigure, formats: Sequence[str] = PICTURES) -> Picture:
-    """Return a drawn figure for a page that can show ``formats``."""
+def picture(drawn: DrawnFigure, formats: Sequence[str] = PICTURES) -> DrawnFigure:
+    """Return a figure for a page that can show ``formats``; ``why`` is set where there is no such picture."""
     has_one = any(path.suffix in formats for path in drawn.paths)
-    missing = "" if has_one else "no picture format was requested"
-    return Picture(drawn.name, drawn.title, tuple(drawn.paths), drawn.why or missing)
+    return replace(drawn, why=drawn.why or (None if has_one else "no picture format was requested"))
 
 
 LONGEST_UNIT = 16
@@ -192,7 +153,7 @@ class Page:
     questions: Sequence[Question]
     reading: Reading | None
     rules: Sequence[str]
-    pictures: Sequence[Picture]
+    pictures: Sequence[DrawnFigure]
     tables: Sequence[Table]
     runs: Mapping[str, Mapping[str, Any]]
     samples: Packed | None = None

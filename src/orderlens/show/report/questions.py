@@ -17,6 +17,7 @@ from orderlens.analysis.table import Table
 from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Outcome
 from orderlens.claims.judge import Finding
 from orderlens.figures.cards import Card, Dot, LorenzCard, dot_card, lorenz_card
+from orderlens.figures.style import raised
 from orderlens.metrics.estimate import Estimate
 from orderlens.rules.cards import display_name
 
@@ -305,8 +306,7 @@ def _small(value: float) -> str:
     if not 0 < abs(value) < 0.01:
         return _signed_minus(f"{value:.3f}")
     digits, _, power = f"{value:.0e}".partition("e")
-    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{_signed_minus(digits)} × 10{raised}"
+    return f"{_signed_minus(digits)} × 10{raised(int(power))}"
 
 
 def _count(count: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orderlens.analysis.stored_scores import StoredScores, pair_key, stored_evaluators
+from orderlens.analysis.external import StoredScores, pair_key, stored_evaluators
 
 PAIRS = [("ask", "tell"), ("as", "ktell"), ("", "tell")]
 

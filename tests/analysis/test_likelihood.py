@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from orderlens.analysis.tables_policies import NO_BYTES, NO_LIKELIHOOD, TextBits
 from orderlens.metrics.estimate import Resampling
-from orderlens.metrics.likelihood import NO_BYTES, NO_LIKELIHOOD, TextBits
 
 LOG2 = math.log(2)
 HOW = Resampling(reps=40)
