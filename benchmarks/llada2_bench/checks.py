@@ -22,9 +22,14 @@ from orderlens.kernels.head.fused_head import reduce_fused
 from orderlens.kernels.queries_keys import prepare_heads
 from orderlens.kernels.rowwise import add_rms_norm
 from orderlens.kernels.shapes import StackedExperts
-from orderlens.models.decoder.experts import choose_experts, grouped_product, loop_over_experts, with_shared
 from orderlens.models.decoder.network import ExpertNetwork
-from orderlens.models.decoder.torch_ops import TorchOps
+from orderlens.models.decoder.torch_ops import (
+    TorchOps,
+    choose_experts,
+    grouped_product,
+    loop_over_experts,
+    with_shared,
+)
 from orderlens.models.decoder.triton_ops import TritonOps
 from orderlens.models.decoder.weights import DecoderLayer, random_weights
 from orderlens.models.engine import graphs

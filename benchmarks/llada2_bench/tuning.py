@@ -14,7 +14,7 @@ from orderlens.kernels.head.fused_head import blank_answer
 from orderlens.kernels.head.panels import HeadTiling, merge_panels, reduce_panels
 from orderlens.kernels.head.panels import choose_tiling as choose_head_tiling
 from orderlens.kernels.shapes import StackedExperts
-from orderlens.models.decoder.experts import grouped_product
+from orderlens.models.decoder.torch_ops import grouped_product
 
 
 def random_experts(bench: Bench) -> StackedExperts:

@@ -164,7 +164,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _mute_followers() -> None:
     """Silence all ranks but the leading one."""
-    from orderlens.runs.ranks import this_rank
+    from orderlens.common.machine import this_rank
 
     if (rank := this_rank()) is not None and not rank.leads:
         mute(f"rank {rank.index}")

@@ -123,7 +123,7 @@ def replicate(request: ReplicateCommand) -> None:
 
 def _share(plan: "Plan", stages: Sequence[str]) -> Sequence[str]:
     """Return the stages of this rank; stages without a forward pass belong to the leading rank."""
-    from orderlens.runs.ranks import this_rank
+    from orderlens.common.machine import this_rank
 
     rank = this_rank()
     return stages if rank is None or rank.leads else [name for name in stages if name in plan.model_stages()]

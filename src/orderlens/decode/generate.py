@@ -19,10 +19,9 @@ from orderlens.common.arguments import TemperatureSchedule
 from orderlens.common.grid import Canvas, Overflow
 from orderlens.decode.batches import BatchLimit, interleave, run_in_batches, split_for_overlap
 from orderlens.decode.chains import Chain, Chains, Watch, live_canvases
-from orderlens.decode.passes import Columns, TraceRecorder
+from orderlens.decode.passes import Columns, StateRecorder, TraceRecorder
 from orderlens.decode.rounds import Advance, Rounds
 from orderlens.decode.search import SearchBatch
-from orderlens.decode.states import StateRecorder
 from orderlens.decode.target_states import check_fits, plan_canvases
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Anchor, Model

@@ -34,8 +34,7 @@ from orderlens.decode.chains import NEVER
 from orderlens.decode.choose import choose
 from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory, Remaining
 from orderlens.decode.head import take_rows
-from orderlens.decode.passes import Columns
-from orderlens.decode.states import StateRecorder
+from orderlens.decode.passes import Columns, StateRecorder
 from orderlens.decode.target_states import BoolArray, TargetStates, check_fits, plan_canvases
 from orderlens.errors import ModelOutputError
 from orderlens.models.abilities import seeds_blocks

@@ -124,7 +124,7 @@ COMMITS: Registry[type[Commit]] = Registry(
         "power": "orderlens.rules.commit.schedules:Power",
         "dream": "orderlens.rules.commit.schedules:Timesteps",
         "ancestral": "orderlens.rules.commit.schedules:Ancestral",
-        "schedule": "orderlens.rules.commit.learnt:LearntSchedule",
+        "schedule": "orderlens.rules.commit.schedules:LearntSchedule",
         "threshold": "orderlens.rules.commit.thresholds:Threshold",
         "above": "orderlens.rules.commit.thresholds:Above",
         "near": "orderlens.rules.commit.thresholds:Near",

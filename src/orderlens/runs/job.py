@@ -16,8 +16,17 @@ from orderlens.rules import Policy, parse_policies
 from orderlens.rules.catalogue import PolicyLike
 from orderlens.runs.compute import canvases, longest_canvas
 from orderlens.runs.options import Computing, Decoding, ModelLike
-from orderlens.runs.spec import RunSpec, describe_data, describe_model
-from orderlens.runs.units import Unit, cut_units, even_size, order_groups, shared_size, unit_shape
+from orderlens.runs.spec import (
+    RunSpec,
+    Unit,
+    cut_units,
+    describe_data,
+    describe_model,
+    even_size,
+    order_groups,
+    shared_size,
+    unit_shape,
+)
 from orderlens.texts.samples import EncodedSample, Sample, encode_samples, in_chat
 
 Orders: TypeAlias = PolicyLike | Iterable[PolicyLike]

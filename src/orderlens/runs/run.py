@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from orderlens.common.machine import Rank, this_rank
 from orderlens.errors import UserInputError
 from orderlens.models.abilities import ReleasesMemory, device_type
 from orderlens.runs.compute import ComputeContext, Tables, batch_limit, decode_unit, planned_reveals
@@ -22,9 +23,7 @@ from orderlens.runs.job import Job
 from orderlens.runs.loop import WorkerRole, execute, finish_or_report
 from orderlens.runs.options import Computing, ProgressSink, ShowsCanvas
 from orderlens.runs.pool import ProcessPool, Supervisor, WorkerPool
-from orderlens.runs.ranks import Rank, this_rank
-from orderlens.runs.spec import RunSpec
-from orderlens.runs.units import Unit
+from orderlens.runs.spec import RunSpec, Unit
 from orderlens.runs.worker import LoggedRole, SharedRole, WorkerTask, longest_first, new_session, plain_items
 from orderlens.runs.worker_log import Failures, WorkerLog, remove_ended_workers
 from orderlens.store.protocol import Folder

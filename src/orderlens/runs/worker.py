@@ -23,8 +23,7 @@ from orderlens.runs.compute import (
 )
 from orderlens.runs.extend import Items
 from orderlens.runs.loop import WorkerRole, execute
-from orderlens.runs.spec import RunSpec
-from orderlens.runs.units import Unit
+from orderlens.runs.spec import RunSpec, Unit
 from orderlens.runs.worker_log import Failures, WorkerLog, error_line
 from orderlens.store.folder import open_folder
 from orderlens.store.writer import open_writer

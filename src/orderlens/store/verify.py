@@ -15,12 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError, one_line
-from orderlens.store.checks import CHECKED_COLUMNS, table_problems
 from orderlens.store.codec import open_part, part_note, read_groups, stored_schema, trace_starts
 from orderlens.store.compact import leftovers, remove_leftovers
 from orderlens.store.folder import TEMPORARY
 from orderlens.store.leases import leased_stem, live_leases, maintenance
-from orderlens.store.parts import opened
+from orderlens.store.parts import CHECKED_COLUMNS, opened, table_problems
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,

@@ -17,12 +17,11 @@ import pyarrow as pa
 
 from orderlens.common.machine import environment, provenance
 from orderlens.errors import RunError
-from orderlens.store.checks import check_table
 from orderlens.store.codec import sort_rows
 from orderlens.store.compact import remove_leftovers
 from orderlens.store.folder import open_folder
 from orderlens.store.leases import Lease, LeaseBook, lease_files
-from orderlens.store.parts import make_bundle, make_part
+from orderlens.store.parts import check_table, make_bundle, make_part
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,

@@ -12,10 +12,9 @@ import torch
 
 from orderlens.kernels.gpu import HOPPER, gpu_of, gpu_with
 from orderlens.kernels.shapes import StackedExperts
-from orderlens.models.decoder.experts import choose_experts, loop_over_experts, with_shared
 from orderlens.models.decoder.float8 import FLOAT8, Float8Stack, Matrix, to_float8
 from orderlens.models.decoder.network import ExpertNetwork, experts_supported
-from orderlens.models.decoder.torch_ops import TorchOps
+from orderlens.models.decoder.torch_ops import TorchOps, choose_experts, loop_over_experts, with_shared
 from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows, pack

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from orderlens.models.decoder.experts import combine_weights
+from orderlens.models.decoder.torch_ops import combine_weights
 from orderlens.models.families.llada2 import MINI
 from support import kernel_place
 

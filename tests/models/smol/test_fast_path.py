@@ -10,7 +10,7 @@ pytest.importorskip("tokenizers")
 
 import orderlens as ol  # noqa: E402
 from orderlens.models.files.roles import TokenRoles  # noqa: E402
-from orderlens.models.options import LoadOptions  # noqa: E402
+from orderlens.models.protocol import LoadOptions  # noqa: E402
 from orderlens.models.smol import model as fast  # noqa: E402
 from orderlens.models.smol.adapter import load_adapter  # noqa: E402
 from orderlens.models.smol.llama import GgufFile  # noqa: E402

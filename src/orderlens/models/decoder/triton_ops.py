@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orderlens.kernels.attention import attend, split_count
-from orderlens.kernels.canvas import attend_canvas
+from orderlens.kernels.attention import attend, attend_canvas, split_count
 from orderlens.kernels.experts.experts import choose_tiling, combine, expert_rows
 from orderlens.kernels.experts.route import choose_experts
 from orderlens.kernels.experts.visits import Visits
@@ -22,8 +21,7 @@ from orderlens.kernels.queries_keys import prepare_heads
 from orderlens.kernels.rowwise import add_rms_norm, swiglu
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.config import DecoderConfig
-from orderlens.models.decoder.experts import route, router_logits
-from orderlens.models.decoder.torch_ops import FeedForward, rotary_tables_of
+from orderlens.models.decoder.torch_ops import FeedForward, rotary_tables_of, route, router_logits
 from orderlens.models.decoder.weights import (
     DecoderLayer,
     DenseFeedForward,

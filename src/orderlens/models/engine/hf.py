@@ -25,10 +25,10 @@ from orderlens.models.engine.full import canvas_engine
 from orderlens.models.engine.model import CastableModel, LoadedNetwork, ModelFacts
 from orderlens.models.engine.weights import with_bias, with_one
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
-from orderlens.models.files.known_keys import refuse_unknown
+from orderlens.models.files.configfile import refuse_unknown
 from orderlens.models.files.roles import IdsOnlyTokenizer, TokenRoles
 from orderlens.models.files.tokenizer import FastTokenizer
-from orderlens.models.options import LoadOptions
+from orderlens.models.protocol import LoadOptions
 
 Inputs: TypeAlias = Callable[[Tensor], dict[str, Any]]
 """Canvases [N, W] → keyword arguments of the network."""

@@ -22,10 +22,9 @@ from torch import Tensor
 from orderlens.common.files import replacing, write_text
 from orderlens.errors import ModelLoadError, UnknownNameError, one_line
 from orderlens.models.engine.device import dtype_name, pick_device, pick_dtype
-from orderlens.models.files.configfile import CONFIG, read_json
-from orderlens.models.files.known_keys import parse_known
+from orderlens.models.files.configfile import CONFIG, parse_known, read_json
 from orderlens.models.files.tokenizer import TOKENIZER, FastTokenizer
-from orderlens.models.options import LoadOptions
+from orderlens.models.protocol import LoadOptions
 from orderlens.models.small.config import MODEL_TYPE, TransformerConfig, parse_config
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer, meta_network

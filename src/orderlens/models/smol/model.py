@@ -26,8 +26,7 @@ from orderlens.models.engine.model import CastableModel, LoadedNetwork, ModelFac
 from orderlens.models.evaluators.small import SmallEvaluator
 from orderlens.models.files.chat import ChatTemplate
 from orderlens.models.files.roles import TokenRoles
-from orderlens.models.options import LoadOptions
-from orderlens.models.protocol import Tokenizer
+from orderlens.models.protocol import LoadOptions, Tokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import DTYPES, LoadedModel
 from orderlens.models.small.model import TransformerModel
