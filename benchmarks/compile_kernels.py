@@ -40,7 +40,7 @@ from orderlens.models.decoder.network import ExpertNetwork
 from orderlens.models.decoder.triton_ops import TritonOps
 from orderlens.models.decoder.weights import random_weights, stacked_float8
 from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.window import HEADER, Windows
+from orderlens.models.engine.transfer import HEADER, Windows
 from orderlens.models.families.llada2 import MINI
 
 GPUS = {

@@ -15,7 +15,7 @@ from orderlens.decode.head import draw_stats
 from orderlens.kernels.attention import attend
 from orderlens.kernels.experts import experts as expert_kernels
 from orderlens.kernels.experts.route import choose_experts as route
-from orderlens.kernels.experts.visits import Visits, plan_visits
+from orderlens.kernels.experts.tiling import Visits, plan_visits
 from orderlens.kernels.gpu import gpu_of
 from orderlens.kernels.head import panels as head_kernels
 from orderlens.kernels.head.fused_head import reduce_fused
@@ -37,7 +37,7 @@ from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.layer_parts import rms_norm
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.pages import attend as plain_attend
-from orderlens.models.engine.window import HEADER, Windows, pack
+from orderlens.models.engine.transfer import HEADER, Windows, pack
 from orderlens.models.protocol import HiddenRows
 from orderlens.rules.stats import DrawStats
 

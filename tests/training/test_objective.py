@@ -7,8 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.models.small.config import TransformerConfig  # noqa: E402
-from orderlens.models.small.network import Transformer, block_causal_mask  # noqa: E402
+from orderlens.models.small.network import (  # noqa: E402
+    Transformer,
+    TransformerConfig,
+    block_causal_mask,
+)
 from orderlens.training.attention import (  # noqa: E402
     block_causal_rule,
     dense_attend,

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError, one_line
 from orderlens.store.codec import open_part, part_note, read_groups, stored_schema, trace_starts
-from orderlens.store.compact import leftovers, remove_leftovers
 from orderlens.store.folder import TEMPORARY
 from orderlens.store.leases import leased_stem, live_leases, maintenance
 from orderlens.store.parts import CHECKED_COLUMNS, opened, table_problems
@@ -41,6 +40,7 @@ from orderlens.store.records import (
 )
 from orderlens.store.schema import TRACE_KEY
 from orderlens.store.specfile import SpecFile, read_extensions, read_spec, refuse_edited, repair_spec
+from orderlens.store.writer import leftovers, remove_leftovers
 
 QUARANTINE = "quarantine"
 _FOREIGN = "the file does not belong to the run; readers ignore it"

@@ -17,7 +17,7 @@ from orderlens.models.decoder.network import ExpertNetwork, experts_supported
 from orderlens.models.decoder.torch_ops import TorchOps, choose_experts, loop_over_experts, with_shared
 from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.window import Windows, pack
+from orderlens.models.engine.transfer import Windows, pack
 from orderlens.models.families.llada2 import MINI
 from support import kernel_place
 
@@ -108,8 +108,7 @@ def tilings() -> list[Any]:
 @pytest.mark.parametrize(("rows", "rest", "gate_up", "down"), tilings())
 def test_experts(rows: int, rest: int, gate_up: Any, down: Any) -> None:
     from orderlens.kernels.experts.experts import ExpertTiling, combine, expert_rows
-    from orderlens.kernels.experts.tiling import Tiling
-    from orderlens.kernels.experts.visits import Visits
+    from orderlens.kernels.experts.tiling import Tiling, Visits
 
     if not INTERPRETED:  # what the matrix unit takes
         rows, rest = 64, 4 * rest
@@ -133,8 +132,7 @@ def test_experts(rows: int, rest: int, gate_up: Any, down: Any) -> None:
 @pytest.mark.parametrize("few", [0, 16])
 def test_experts_in_float8(n_scales: int, tiled: bool, few: int) -> None:
     from orderlens.kernels.experts.experts import ExpertTiling, expert_rows
-    from orderlens.kernels.experts.tiling import Tiling
-    from orderlens.kernels.experts.visits import Visits
+    from orderlens.kernels.experts.tiling import Tiling, Visits
 
     experts = scaled_experts(n_scales)
     x, generator = randn(37, 128, seed=8), torch.Generator().manual_seed(9)
@@ -171,8 +169,7 @@ def grouped(weight: Any, n_scales: int) -> Matrix:
 @needs_triton
 def test_every_float8_number_is_widened_exactly() -> None:
     from orderlens.kernels.experts.experts import ExpertTiling, expert_rows
-    from orderlens.kernels.experts.tiling import Tiling
-    from orderlens.kernels.experts.visits import Visits
+    from orderlens.kernels.experts.tiling import Tiling, Visits
 
     every = torch.arange(256, dtype=torch.uint8)
     every[[127, 255]] = 0  # not numbers
@@ -227,7 +224,7 @@ def test_tilings_go_from_few_tokens_to_many() -> None:
 def test_down_by_specialised_warps_is_bit_for_bit_the_same() -> None:
     from orderlens.kernels.experts.down import down
     from orderlens.kernels.experts.experts import TILINGS
-    from orderlens.kernels.experts.visits import Visits, plan_visits
+    from orderlens.kernels.experts.tiling import Visits, plan_visits
 
     experts = StackedExperts(randn(6, 256, 512), randn(6, 512, 128, seed=7, scale=0.2))
     ids = torch.randint(5, (700, 1), generator=torch.Generator().manual_seed(1)).int().to(DEVICE)

@@ -31,7 +31,7 @@ from orderlens.models.decoder.config import DecoderConfig
 from orderlens.models.decoder.weights import DecoderLayer, DenseFeedForward, Experts, SparseFeedForward
 from orderlens.models.engine.layer_parts import linear, rms_norm, rotary_tables, rotated_heads, swiglu
 from orderlens.models.engine.pages import PagePool, attend, store_keys
-from orderlens.models.engine.window import Windows
+from orderlens.models.engine.transfer import Windows
 
 
 def visit_experts(

@@ -1,7 +1,7 @@
 """The network of a DDiT: its published tensors, and the forward from token windows to hidden states.
 
 The bias of the output layer becomes a column of the output matrix, and every hidden state ends with a 1
-(``models.engine.weights``). The noise embedding stays in float32, as published.
+(``models.engine.layer_parts``). The noise embedding stays in float32, as published.
 
 The embedded noise level shifts, scales and gates every layer's norms. The caller defines attention: each
 layer passes its queries, keys and values to an ``attend`` callable.
@@ -26,10 +26,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from orderlens.models.dit.config import FEED_FORWARD, FREQUENCIES, ROPE_THETA, DitConfig
-from orderlens.models.engine.layer_parts import rotary_tables, rotate
+from orderlens.models.engine.layer_parts import rotary_tables, rotate, with_bias, with_one
 from orderlens.models.engine.pages import PagePool, attend, store_keys
-from orderlens.models.engine.weights import with_bias, with_one
-from orderlens.models.engine.window import Windows
+from orderlens.models.engine.transfer import Windows
 from orderlens.models.files.checkpoint import Checkpoint
 
 EMBEDDING = "vocab_embed.embedding"

@@ -20,7 +20,7 @@ from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.graphs import MAX_GRAPH_TOKENS
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.session import RowReader
-from orderlens.models.engine.window import Windows, pack
+from orderlens.models.engine.transfer import Windows, pack
 from orderlens.models.protocol import HiddenRows, IntArray, NextTokens, StateBatch
 
 

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.transfer import fill, to_device
-from orderlens.models.engine.window import HEADER, Windows
+from orderlens.models.engine.transfer import HEADER, Windows, fill, to_device
 from orderlens.models.protocol import IntArray
 
 Packed: TypeAlias = NDArray[np.int32] | Tensor

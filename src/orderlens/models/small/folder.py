@@ -25,9 +25,14 @@ from orderlens.models.engine.device import dtype_name, pick_device, pick_dtype
 from orderlens.models.files.configfile import CONFIG, parse_known, read_json
 from orderlens.models.files.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.models.protocol import LoadOptions
-from orderlens.models.small.config import MODEL_TYPE, TransformerConfig, parse_config
 from orderlens.models.small.model import TransformerModel
-from orderlens.models.small.network import Transformer, meta_network
+from orderlens.models.small.network import (
+    MODEL_TYPE,
+    Transformer,
+    TransformerConfig,
+    meta_network,
+    parse_config,
+)
 
 WEIGHTS = "model.safetensors"
 BUNDLED = ("tiny", "tiny-ar")

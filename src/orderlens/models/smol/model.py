@@ -27,10 +27,9 @@ from orderlens.models.evaluators.small import SmallEvaluator
 from orderlens.models.files.chat import ChatTemplate
 from orderlens.models.files.roles import TokenRoles
 from orderlens.models.protocol import LoadOptions, Tokenizer
-from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import DTYPES, LoadedModel
 from orderlens.models.small.model import TransformerModel
-from orderlens.models.small.network import Transformer, attention
+from orderlens.models.small.network import Transformer, TransformerConfig, attention
 from orderlens.models.smol.adapter import SETTINGS, Adapter, check_adapter, load_adapter, merge
 from orderlens.models.smol.base import SHA256, check_base, require_base
 from orderlens.models.smol.llama import CONTROL, GgufFile, read_network, read_shape, read_tokenizer
