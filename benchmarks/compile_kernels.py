@@ -31,7 +31,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from orderlens.kernels import attention, canvas, queries_keys, rowwise
+from orderlens.kernels import attention, queries_keys, rowwise
 from orderlens.kernels.experts import experts, route
 from orderlens.kernels.gpu import Gpu, gpu_of, gpu_with
 from orderlens.kernels.head import fused_head
@@ -121,7 +121,7 @@ def launch_attention(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
     for name, H, D, width in (("LLaDA-8B", 32, 128, 160), ("LLaDA-8B", 32, 128, 192), ("MDLM", 12, 64, 1024)):
         for count in (1, 32):
             yield f"{name}, {count} canvases of {width}"
-            canvas.attend_canvas(_empty(count * width, 3 * H * D), count, _tables(D), _heads(H, H, D, D))
+            attention.attend_canvas(_empty(count * width, 3 * H * D), count, _tables(D), _heads(H, H, D, D))
 
 
 def launch_head(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:

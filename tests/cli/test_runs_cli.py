@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderlens.cli.main import main
-from orderlens.cli.runs import Compact
+from orderlens.cli.maintain import Compact
 from orderlens.store.compact import TARGET_ROWS
 from orderlens.store.reader import open_run
 from orderlens.store.records import digest_of

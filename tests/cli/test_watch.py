@@ -11,7 +11,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.cli.main import main
-from orderlens.cli.watch import SILENT_S, look, note, picture
+from orderlens.cli.runs import SILENT_S, look, note, picture
 from orderlens.common.machine import UNKNOWN, process_tag
 from orderlens.runs.worker_log import (
     Failures,

@@ -244,8 +244,7 @@ def _canvas(bar: "ProgressSink", model: "Model", *, live: bool) -> "Iterator[Pro
     if not live:
         yield bar
         return
-    from orderlens.cli.console import stderr
-    from orderlens.cli.live import live_progress
+    from orderlens.cli.console import live_progress, stderr
 
     with live_progress(bar, stderr, lambda token: model.tokenizer.decode([token])) as shown:
         yield shown
