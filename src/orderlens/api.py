@@ -13,6 +13,7 @@ from orderlens.runs.options import (
     COUPLINGS,
     MAX_NEW_TOKENS,
     OVERFLOW,
+    SOURCES,
     STOP_AT_EOS,
     TASKS,
     TEMPERATURES,
@@ -166,16 +167,7 @@ class Evaluate(Decoding):
     )
     temperature: Temperature = 0.0
     seed: Seed = 0
-    sources: Annotated[
-        "Mapping[str, PathLike] | Sequence[str] | None",
-        Opt(
-            "Read a task from a local file instead of the hub.",
-            name="source",
-            repeat=True,
-            read=pairs("sources", "TASK=FILE"),
-            metavar="TASK=FILE",
-        ),
-    ] = None
+    sources: Annotated["Mapping[str, PathLike] | Sequence[str] | None", SOURCES] = None
     graders: Annotated[
         "Mapping[str, str] | Sequence[str] | None",
         Opt(

@@ -60,7 +60,7 @@ def locality(study: Study) -> list[Table]:
         "distance: to the nearest token in the block or before it; for the fall, to the new token.",
         "fall: entropy before minus after a pass that reveals one token and changes no other.",
         "For tokens drawn from a coherent model the mean fall is their mutual information.",
-        *([f"{cut} of {len(frame)} traces are cut by --limit-states."] if cut else []),
+        *([f"{cut} of {len(frame)} traces are cut at limit_states."] if cut else []),
     ]
     title = "States of the masked positions by distance to the revealed text"
     first = Table("locality", title, ("order", "distance"), _DISTANCE, tuple(distances), tuple(notes))

@@ -6,14 +6,12 @@ No postponed annotations here: the types of fields are read when the command lin
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from orderlens.api import (
     DECODED,
     CensusRequest,
-    Chat,
     Evaluate,
-    Extend,
     Generate,
     Score,
     run_census,
@@ -28,13 +26,11 @@ from orderlens.rules.catalogue import preset_names
 from orderlens.runs.options import (
     DATA,
     MAX_NEW_TOKENS,
-    OVERFLOW,
     PREFIX_TOKENS,
-    STOP_AT_EOS,
     TARGET_TOKENS,
     TEMPERATURES,
     AllowShort,
-    Decoding,
+    Computing,
     Limit,
     ModelName,
     RunOut,
@@ -181,10 +177,10 @@ def generate(request: GenerateCommand) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepCommand(Decoding, Texts, Output):
+class SweepCommand(Computing, Texts, Output):
     """Generate texts at several temperatures, in one run.
 
-    Short for 'orderlens generate --temperature 0,0.3,… --no-stop-at-eos'.
+    Short for 'orderlens generate --temperature 0,0.3,… --no-stop-at-eos', which has further options.
     """
 
     out: RunOut
@@ -193,10 +189,6 @@ class SweepCommand(Decoding, Texts, Output):
     temperatures: Annotated["Sequence[float | str]", TEMPERATURES] = (0, 0.3, 0.5, 0.7, 1, 1.3, 1.5, 2)
     max_new_tokens: Annotated[int, MAX_NEW_TOKENS] = 128
     seed: Seed = 0
-    stop_at_eos: Annotated[bool, STOP_AT_EOS] = False
-    overflow: Annotated[Literal["fill", "mask"], OVERFLOW] = "fill"
-    chat: Chat = False
-    extend: Extend = False
 
 
 @takes(SweepCommand)
@@ -205,7 +197,7 @@ def sweep(request: SweepCommand) -> None:
     shared = {
         item.name: getattr(request, item.name) for item in fields(request) if item.name != "temperatures"
     }
-    wider = GenerateCommand(**shared, temperature=request.temperatures)
+    wider = GenerateCommand(**shared, temperature=request.temperatures, stop_at_eos=False)
     _decode(wider, wider)
 
 

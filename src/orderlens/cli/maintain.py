@@ -13,7 +13,7 @@ from orderlens.cli.command import Output, takes
 from orderlens.cli.read import Writes, opened
 from orderlens.cli.runs import RunPath, run_folder, size
 from orderlens.errors import counted
-from orderlens.runs.options import BLOCK_SIZE, FILE_OUT, RUN_OUT, as_pairs, pairs
+from orderlens.runs.options import BLOCK_SIZE, COLUMNS, FILE_OUT, RUN_OUT, as_pairs
 from orderlens.runs.request import NEEDED, Opt
 
 if TYPE_CHECKING:
@@ -30,28 +30,8 @@ FileFormat = Annotated[
     str | None, Opt("File format: parquet, csv, jsonl or arrow.", name="format", shown="by the file's suffix")
 ]
 ForeignFile = Annotated[Path, Opt("CSV, TSV, JSON Lines or Parquet file with one row per token.", place=True)]
-ColumnNames = Annotated[
-    Sequence[str],
-    Opt(
-        "Column that holds a field, e.g. logq=lp; repeatable.",
-        repeat=True,
-        metavar="FIELD=COLUMN",
-        read=pairs("column", "FIELD=COLUMN"),
-    ),
-]
-ColumnNames = Annotated[
-    Sequence[str],
-    Opt(
-        "Column that holds a field, e.g. logq=lp; repeatable.",
-        repeat=True,
-        metavar="FIELD=COLUMN",
-        read=pairs("column", "FIELD=COLUMN"),
-    ),
-]
 DecoderName = Annotated[str | None, Opt("Name of the model that decoded.", "-m")]
 MissingTemperature = Annotated[float | None, Opt("Temperature of rows without one; 0 is greedy.", least=0)]
-TARGET_ROWS = 1 << 21
-"""Reveals per part that ``compact`` aims at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +121,6 @@ class Compact(Output):
     """Merge the small parts of a complete run into fewer, larger ones."""
 
     run: RunPath
-    target_rows: Annotated[int, Opt("Approximate number of reveals per part.", least=1)] = TARGET_ROWS
 
 
 @takes(Compact)
@@ -150,7 +129,7 @@ def compact(request: Compact) -> None:
     from orderlens.cli.console import print_json, print_text
     from orderlens.store.compact import compact_run
 
-    done = compact_run(run_folder(request.run), target_rows=request.target_rows)
+    done = compact_run(run_folder(request.run))
     if request.json:
         print_json({"run": request.run, **asdict(done)})
         return
@@ -169,7 +148,7 @@ class Import(Output):
 
     file: ForeignFile
     out: Annotated[str, replace(RUN_OUT, help="Run folder to write.")]
-    column: ColumnNames = ()
+    columns: Annotated[Sequence[str], COLUMNS] = ()
     model: DecoderName = None
     block_size: Annotated[int | None, replace(BLOCK_SIZE, shown="one block")] = None
     temperature: MissingTemperature = None
@@ -186,7 +165,7 @@ def import_traces(request: Import) -> None:
     found = import_run(
         request.file,
         out,
-        columns=as_pairs("column", request.column),
+        columns=as_pairs("columns", request.columns),
         model=request.model,
         block_size=request.block_size,
         temperature=request.temperature,

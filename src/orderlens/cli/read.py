@@ -21,7 +21,6 @@ from orderlens.runs.options import (
     Device,
     GraderName,
     OneTemperature,
-    ResamplingSeed,
     evaluator_option,
 )
 from orderlens.runs.request import NEEDED, Opt, Request, entries
@@ -108,7 +107,6 @@ class Analyze(Writes, Output):
         Opt("Tokens that content statistics leave out: eos alone, as in the paper, or special ones too."),
     ] = "eos"
     bootstrap: Bootstrap = 1000
-    seed: ResamplingSeed = 0
     level: Annotated[float, Opt("Coverage of the intervals, between 0 and 1.")] = 0.95
     out: Annotated[Path | None, replace(FILE_OUT, shown="print the tables")] = None
     width: Annotated[
@@ -144,7 +142,7 @@ def analyze(request: Analyze) -> None:
     if request.out is not None:
         refuse_place(request.out, overwrite=request.overwrite)
     options = Options(
-        resampling=Resampling(request.bootstrap, request.seed, request.level),
+        resampling=Resampling(request.bootstrap, level=request.level),
         temperature=request.temperature,
         evaluator=DEFAULT_EVALUATOR if request.evaluator == "default" else request.evaluator,
         device=request.device,
@@ -269,7 +267,6 @@ class ReportCommand(Writes, Output):
     samples: Annotated[int, Opt("Number of samples in the report; 0 leaves all texts out.", least=0)] = 12
     title: Annotated[str | None, Opt("Title of the page.")] = None
     bootstrap: Bootstrap = 1000
-    seed: ResamplingSeed = 0
 
 
 @takes(ReportCommand)
@@ -281,7 +278,7 @@ def report(request: ReportCommand) -> None:
     from orderlens.show.report.build import report as write
 
     refuse_place(request.out, overwrite=request.overwrite)
-    study = opened_study(request.runs, Options(resampling=Resampling(request.bootstrap, request.seed)))
+    study = opened_study(request.runs, Options(resampling=Resampling(request.bootstrap)))
     path = write(study, request.out, samples=request.samples, title=request.title)
     if request.json:
         print_json({"file": str(path), "bytes": path.stat().st_size, "runs": study.run.names})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from orderlens.cli.command import Output, takes
-from orderlens.cli.read import PICTURES, Formats, Runs, Writes, opened_study
+from orderlens.cli.read import Runs, Writes, opened_study
 from orderlens.common.files import refuse_place
 from orderlens.errors import UserInputError
 from orderlens.runs.options import (
@@ -29,7 +29,6 @@ from orderlens.runs.options import (
     ModelName,
     OneTemperature,
     PrefixTokens,
-    ResamplingSeed,
     Seed,
     TargetTokens,
     Temperature,
@@ -375,8 +374,6 @@ class DownstreamCommand(Writes, Output):
     grader: GraderName = None
     temperature: OneTemperature = None
     bootstrap: Bootstrap = 1000
-    seed: ResamplingSeed = 0
-    formats: Formats = PICTURES
 
 
 @takes(DownstreamCommand)
@@ -387,16 +384,12 @@ def downstream(request: DownstreamCommand) -> None:
     from orderlens.metrics.estimate import Resampling
     from orderlens.studies.downstream import graded_study, read_downstream, write_downstream
 
-    resampling = Resampling(request.bootstrap, request.seed)
+    resampling = Resampling(request.bootstrap)
     options = Options(resampling=resampling, temperature=request.temperature, grader=request.grader)
     if request.out is not None:
         refuse_place(request.out, folder=True, overwrite=request.overwrite)
     study = graded_study(opened_study(request.runs, options))
-    reading = (
-        read_downstream(study)
-        if request.out is None
-        else write_downstream(study, request.out, request.formats).reading
-    )
+    reading = read_downstream(study) if request.out is None else write_downstream(study, request.out).reading
     if request.json:
         print_json(reading.record() | {"out": None if request.out is None else str(request.out)})
         return

@@ -4,7 +4,7 @@ No postponed annotations here: the types of fields are read when the command lin
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,8 @@ from orderlens.cli.command import Output, takes
 from orderlens.cli.read import Writes, opened
 from orderlens.common.files import refuse_place
 from orderlens.errors import UserInputError, counted
-from orderlens.runs.options import Bootstrap, ResamplingSeed, limit_option, local_place
+from orderlens.registry import refuse_unknown
+from orderlens.runs.options import COLUMNS, Bootstrap, as_pairs, limit_option, local_place
 from orderlens.runs.request import BadValueError, Opt, Request
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ class TraceFile(Request):
     """Options that select the traces and columns of a run or file."""
 
     file: Annotated[Path, Opt("A run folder, or a JSON, CSV, Parquet or text file with log q.", place=True)]
-    column: Annotated[str, Opt("Column with log q in nats.")] = "logq"
+    columns: Annotated[
+        Sequence[str],
+        replace(COLUMNS, help="Column of logq (nats), step or is_argmax, e.g. logq=lp; repeatable."),
+    ] = ()
     by: Annotated[
         Sequence[str] | None,
         Opt(
@@ -37,17 +41,28 @@ class TraceFile(Request):
             shown="sample_id, order, …",
         ),
     ] = None
-    step: Annotated[str, Opt("Column by which the rows of a trace are sorted.")] = "step"
     sample: Annotated[str | None, Opt("Read only the sample with this id.")] = None
     order: Annotated[str | None, Opt("Read only the traces of this order.")] = None
 
-    def traces(self, columns: "SeriesColumns") -> "Iterator[Series]":
+    def traces(self) -> "Iterator[Series]":
         """Yield the selected traces; an incomplete run is named on standard error."""
         from orderlens.texts.foreign.series import read_series
 
         if self.file.is_dir():
             opened([str(self.file)])
-        return read_series(self.file, columns, self.sample, self.order)
+        return read_series(self.file, self.named_columns, self.sample, self.order)
+
+    @property
+    def named_columns(self) -> "SeriesColumns":
+        """Names of the columns that hold log q, the hits and the step."""
+        from orderlens.texts.foreign.series import SeriesColumns
+
+        names = as_pairs("columns", self.columns)
+        for name in names:
+            refuse_unknown("field of --column", name, ("logq", "step", "is_argmax"))
+        if "is_argmax" in names:
+            names["hits"] = names.pop("is_argmax")
+        return SeriesColumns(**names, by=self.naming)
 
     @property
     def naming(self) -> tuple[str, ...] | None:
@@ -184,12 +199,10 @@ class Profile(TraceFile, Output):
 def profile(request: Profile) -> None:
     """Print the profile of some traces."""
     from orderlens.cli.console import print_json, print_text
-    from orderlens.texts.foreign.series import SeriesColumns
 
     noises = _some("sigma", request.sigma)
     reports, total = [], 0
-    columns = SeriesColumns(request.column, step=request.step, by=request.naming)
-    for trace in request.traces(columns):
+    for trace in request.traces():
         total += 1
         if total <= request.limit:
             reports.append(_report(trace, noises, request.k, request.top))
@@ -267,9 +280,7 @@ def _print_report(report: dict[str, Any]) -> None:
 class Fit(TraceFile, Output):
     """Fit the noise σ and the number of competitors k to scored traces, and test the fit."""
 
-    hits: Annotated[str, Opt("Column that says whether the target was the argmax.")] = "is_argmax"
     bootstrap: Bootstrap = 0
-    seed: ResamplingSeed = 0
 
 
 @takes(Fit)
@@ -278,22 +289,19 @@ def fit(request: Fit) -> None:
     import numpy as np
 
     from orderlens.cli.console import print_json, print_text
-    from orderlens.texts.foreign.series import SeriesColumns, texts_of
+    from orderlens.texts.foreign.series import texts_of
     from orderlens.theory import fit_noise
 
-    columns = SeriesColumns(request.column, request.hits, request.step, request.naming)
-    traces = list(request.traces(columns))
+    traces = list(request.traces())
     flags = [trace.hits for trace in traces if trace.hits is not None]
     if len(flags) < len(traces):
         raise UserInputError(
-            f"{request.file} lacks the column {request.hits!r}, telling whether the target was the argmax; "
-            "name another with --hits, or score the texts with 'orderlens score'"
+            f"{request.file} lacks the column {request.named_columns.hits!r}, telling whether the target was "
+            "the argmax; name another with --column is_argmax=NAME, or score the texts with 'orderlens score'"
         )
     values = np.concatenate([trace.values for trace in traces])
     groups = np.repeat(texts_of(traces), [trace.values.size for trace in traces])
-    result = fit_noise(
-        values, np.concatenate(flags), groups=groups, bootstrap=request.bootstrap, seed=request.seed
-    )
+    result = fit_noise(values, np.concatenate(flags), groups=groups, bootstrap=request.bootstrap)
     if request.json:
         print_json({**asdict(result), "remarks": result.remarks, "n_traces": len(traces)})
         return

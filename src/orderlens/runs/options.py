@@ -185,6 +185,20 @@ FILE_OUT = Opt("File to write.", "-o", metavar="FILE", read=local_place)
 MODEL = "Model: tiny, smol, hmm, hf:ORG/NAME[@REV], or a checkpoint folder."
 POLICIES = "Orders or policies, separated by commas; 'orderlens orders' lists them."
 TASKS = Opt("Tasks, separated by commas; 'orderlens tasks' lists them.", metavar="LIST")
+SOURCES = Opt(
+    "Read a task from a local file instead of the hub.",
+    name="source",
+    repeat=True,
+    read=pairs("sources", "TASK=FILE"),
+    metavar="TASK=FILE",
+)
+COLUMNS = Opt(
+    "Column that holds a field, e.g. logq=lp; repeatable.",
+    name="column",
+    repeat=True,
+    metavar="FIELD=COLUMN",
+    read=pairs("columns", "FIELD=COLUMN"),
+)
 DATA = Opt(
     "Texts: a JSON Lines, CSV, Parquet or text file, or the built-in passages or c4.", "-d", metavar="TEXT"
 )
@@ -227,7 +241,6 @@ TARGET_TOKENS = Opt("Target length in tokens, for rows with one 'text'.", least=
 PrefixTokens = Annotated[int, PREFIX_TOKENS]
 TargetTokens = Annotated[int, TARGET_TOKENS]
 Bootstrap = Annotated[int, Opt("Number of bootstrap resamples for intervals; 0 for no intervals.", least=0)]
-ResamplingSeed = Annotated[int, Opt("Seed of the bootstrap resampling and of simulations.")]
 GraderName = Annotated[str | None, Opt("Grader whose verdicts count.", shown="each task's own")]
 OneTemperature = Annotated[
     float | None, Opt("Temperature of the results that show a single one.", shown="the lowest in the runs")
@@ -373,13 +386,12 @@ class Decoding(Computing):
         Opt("Keep top probability and entropy of every masked position in every pass (table states)."),
     ] = False
     limit_states: Annotated[
-        int,
-        Opt(
-            "With --states: maximum number of masked positions per text and order, over all passes.",
-            least=1,
-            stored=True,
-        ),
+        int, "with ``states``: maximum number of masked positions per text and order, over all passes."
     ] = 65_536
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("limit_states", int, Opt("", least=1), self.limit_states)
 
     @property
     def stored_states(self) -> int | None:
