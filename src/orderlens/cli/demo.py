@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from orderlens.cli.command import Output, takes
 from orderlens.cli.studies import OpenBar, opened_bars, run_plan
 from orderlens.common.files import refuse_place
 from orderlens.errors import counted
-from orderlens.runs.options import Computing, FolderOut
+from orderlens.runs.options import RESUMED_OUT, Computing
 
 if TYPE_CHECKING:
     from orderlens.analysis.table import Cell, Table
@@ -36,7 +36,7 @@ FULL_RESULT = "The paper's experiments on tiny"
 class Demo(Output):
     """Show in minutes what the reveal order does: every experiment of the paper on the bundled model."""
 
-    out: FolderOut = Path("demo-out")
+    out: Annotated[Path, RESUMED_OUT] = Path("demo-out")
 
 
 @takes(Demo)

@@ -35,7 +35,7 @@ VERBS = {
     "evaluate": "decode:evaluate",
     "census": "decode:census",
     "downstream": "studies:downstream",
-    "frontier": "studies:frontier",
+    "frontier": "frontier:frontier",
     "lm-eval": "lm_eval:lm_eval",
     "orders": "listing:orders",
     "models": "listing:models",

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from orderlens.common.arguments import as_temperatures, plain_temperature
 from orderlens.common.files import lost_slash
 from orderlens.errors import UserInputError
 from orderlens.runs.request import NEEDED, BadValueError, Opt, Request, check
@@ -33,11 +34,9 @@ class ProgressSink(Protocol):
 
     def __call__(self, steps: int = 1) -> None:
         """Advance by a number of tokens."""
-        ...
 
     def set_total(self, total: int) -> None:
         """Set the total number of tokens (an upper bound if decoding may stop early)."""
-        ...
 
 
 @runtime_checkable
@@ -46,7 +45,6 @@ class ShowsWorkers(Protocol):
 
     def show_workers(self, states: Sequence[Any]) -> None:
         """Show the workers' states (``runs.worker_log.State``)."""
-        ...
 
 
 @runtime_checkable
@@ -55,7 +53,6 @@ class ShowsCanvas(Protocol):
 
     def show_canvas(self, canvases: "Sequence[LiveCanvas]") -> None:
         """Show the texts of one sample, one per policy."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +143,6 @@ def batch_size(text: str) -> int | None:
 
 def temperature(text: str) -> float | str:
     """Return a temperature as a number; a schedule stays text."""
-    from orderlens.common.arguments import as_temperatures, plain_temperature
-
     found = as_temperatures(text)
     if len(found) != 1:
         raise BadValueError("temperature", text, "must be one temperature")
@@ -182,7 +177,6 @@ RUN_OUT = Opt("Run folder to write; an unfinished run in it is resumed.", "-o", 
 FOLDER_OUT = Opt("Folder to write.", "-o", metavar="FOLDER", read=local_place)
 RESUMED_OUT = replace(FOLDER_OUT, help="Folder to write; unfinished work in it is resumed.")
 FILE_OUT = Opt("File to write.", "-o", metavar="FILE", read=local_place)
-MODEL = "Model: tiny, smol, hmm, hf:ORG/NAME[@REV], or a checkpoint folder."
 POLICIES = "Orders or policies, separated by commas; 'orderlens orders' lists them."
 TASKS = Opt("Tasks, separated by commas; 'orderlens tasks' lists them.", metavar="LIST")
 SOURCES = Opt(
@@ -220,8 +214,15 @@ COUPLINGS = Opt(
     stored=True,
 )
 RunOut = Annotated["PathLike | None", replace(RUN_OUT, given=NEEDED)]
-FolderOut = Annotated[Path, RESUMED_OUT]
-ModelName = Annotated["ModelLike", Opt(MODEL, "-m", given="tiny", metavar="TEXT")]
+ModelName = Annotated[
+    "ModelLike",
+    Opt(
+        "Model: tiny, smol, hmm, hf:ORG/NAME[@REV], or a checkpoint folder.",
+        "-m",
+        given="tiny",
+        metavar="TEXT",
+    ),
+]
 Split = Annotated[
     Literal["none", "lines", "paragraphs"],
     Opt("How to split a .txt file into texts; none keeps the file as one text."),
@@ -234,12 +235,9 @@ Temperature = Annotated[
         read=temperature,
     ),
 ]
-DataName = Annotated[str, DATA]
 AllowShort = Annotated[bool, Opt("Keep texts that are shorter than prompt and target (or span) require.")]
 PREFIX_TOKENS = Opt("Prompt length in tokens, for rows with one 'text'.", least=0)
 TARGET_TOKENS = Opt("Target length in tokens, for rows with one 'text'.", least=1)
-PrefixTokens = Annotated[int, PREFIX_TOKENS]
-TargetTokens = Annotated[int, TARGET_TOKENS]
 Bootstrap = Annotated[int, Opt("Number of bootstrap resamples for intervals; 0 for no intervals.", least=0)]
 GraderName = Annotated[str | None, Opt("Grader whose verdicts count.", shown="each task's own")]
 OneTemperature = Annotated[
@@ -406,5 +404,5 @@ def with_block_size(model: "Model", block_size: int | None) -> "Model":
 
 def check_anchor(anchor: str) -> "Anchor":
     """Return ``anchor`` if it is ``zero`` or ``prompt``."""
-    check("anchor", Literal["zero", "prompt"], Opt(""), anchor)
-    return "zero" if anchor == "zero" else "prompt"
+    found: Anchor = check("anchor", Literal["zero", "prompt"], Opt(""), anchor)
+    return found

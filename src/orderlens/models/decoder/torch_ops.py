@@ -183,27 +183,22 @@ class Ops(Protocol):
 
     def splits(self, n_windows: int, longest_start: int) -> int:
         """Return the number of parts into which attention over a prefix is split (part of a graph's key)."""
-        ...
 
     def add_norm(self, x_TC: Tensor, delta_TC: Tensor | None, weight_C: Tensor) -> tuple[Tensor, Tensor]:
         """Return x + delta (x itself without delta) and its norm."""
-        ...
 
     def attend_pages(
         self, h_TC: Tensor, layer: DecoderLayer, windows: Windows, pool: PagePool, index: int, store: bool
     ) -> Tensor:
         """Return attention outputs [T, H·D] over each window's cached prefix and itself."""
-        ...
 
     def attend_canvas(self, h_TC: Tensor, layer: DecoderLayer, count: int) -> Tensor:
         """Return attention outputs [T, H·D] inside ``count`` canvases of equal width."""
-        ...
 
     def after_attention(
         self, x_TC: Tensor, attended_TO: Tensor, layer: DecoderLayer
     ) -> tuple[Tensor, Tensor]:
         """Return x + output projection(attended) and its norm."""
-        ...
 
     def feed_forward(
         self,
@@ -217,7 +212,6 @@ class Ops(Protocol):
 
         ``valid_NW`` marks the tokens that are not padding; only routing by blocks needs it.
         """
-        ...
 
 
 def rotary_tables_of(

@@ -43,7 +43,6 @@ class CanvasNetwork(Protocol):
 
         On CUDA it is recorded as a graph, so it must not synchronise with the host.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
