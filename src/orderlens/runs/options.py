@@ -177,6 +177,7 @@ RUN_OUT = Opt("Run folder to write; an unfinished run in it is resumed.", "-o", 
 FOLDER_OUT = Opt("Folder to write.", "-o", metavar="FOLDER", read=local_place)
 RESUMED_OUT = replace(FOLDER_OUT, help="Folder to write; unfinished work in it is resumed.")
 FILE_OUT = Opt("File to write.", "-o", metavar="FILE", read=local_place)
+MODEL = "Model: tiny, smol, hmm, hf:ORG/NAME[@REV], or a checkpoint folder."
 POLICIES = "Orders or policies, separated by commas; 'orderlens orders' lists them."
 TASKS = Opt("Tasks, separated by commas; 'orderlens tasks' lists them.", metavar="LIST")
 SOURCES = Opt(
@@ -214,15 +215,7 @@ COUPLINGS = Opt(
     stored=True,
 )
 RunOut = Annotated["PathLike | None", replace(RUN_OUT, given=NEEDED)]
-ModelName = Annotated[
-    "ModelLike",
-    Opt(
-        "Model: tiny, smol, hmm, hf:ORG/NAME[@REV], or a checkpoint folder.",
-        "-m",
-        given="tiny",
-        metavar="TEXT",
-    ),
-]
+ModelName = Annotated["ModelLike", Opt(MODEL, "-m", given="tiny", metavar="TEXT")]
 Split = Annotated[
     Literal["none", "lines", "paragraphs"],
     Opt("How to split a .txt file into texts; none keeps the file as one text."),
