@@ -28,30 +28,6 @@ if TYPE_CHECKING:
 RunPath = Annotated[str, Opt("Run folder, or its address (s3://…).", place=True, metavar="RUN")]
 SampleId = Annotated[str | None, Opt("Draw this sample: tokens, reveal order, confidence.")]
 ShownOrders = Annotated[Sequence[str], Opt("Draw only this order; needs --sample, repeatable.", repeat=True)]
-StoredTable = Annotated[
-    str | None,
-    Opt(
-        "Table to write: reveals, samples, outputs, revisions, …",
-        shown="reveals, with the events of policies that revise",
-    ),
-]
-SampleId = Annotated[str | None, Opt("Draw this sample: tokens, reveal order, confidence.")]
-ShownOrders = Annotated[Sequence[str], Opt("Draw only this order; needs --sample, repeatable.", repeat=True)]
-StoredTable = Annotated[
-    str | None,
-    Opt(
-        "Table to write: reveals, samples, outputs, revisions, …",
-        shown="reveals, with the events of policies that revise",
-    ),
-]
-ShownOrders = Annotated[Sequence[str], Opt("Draw only this order; needs --sample, repeatable.", repeat=True)]
-StoredTable = Annotated[
-    str | None,
-    Opt(
-        "Table to write: reveals, samples, outputs, revisions, …",
-        shown="reveals, with the events of policies that revise",
-    ),
-]
 SILENT_S = 60.0
 """Seconds without a new state after which a worker is shown as silent."""
 LISTED = 20
