@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import orderlens as ol
-from orderlens.common.arguments import TemperatureSchedule, as_temperatures
+from orderlens.common.temperature import TemperatureSchedule, as_temperatures
 from orderlens.errors import RunError, UserInputError
 from orderlens.runs.spec import Unit
 

@@ -31,7 +31,7 @@ class Orders(Output):
 def orders(request: Orders) -> None:
     """Print the list."""
     from orderlens.rules.catalogue import ORDERS, RULES
-    from orderlens.rules.orders.protocol import OracleOrder, StaticOrder
+    from orderlens.rules.orders import OracleOrder, StaticOrder
 
     rows: list[dict[str, object]] = []
     for name, kind in ORDERS.entries():

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.common.arguments import TemperatureSchedule
+from orderlens.common.temperature import TemperatureSchedule
 from orderlens.decode.chains import Chains
 from orderlens.decode.choose import ChosenRows, choose_rows, committed_tokens
 from orderlens.decode.extra_inputs import Remaining, leave_one_out_logprobs, remaining_stats

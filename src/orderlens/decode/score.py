@@ -39,7 +39,7 @@ from orderlens.decode.target_states import BoolArray, TargetStates, check_fits, 
 from orderlens.errors import ModelOutputError
 from orderlens.models.abilities import seeds_blocks
 from orderlens.models.protocol import Anchor, IntArray, Model, Rows, Session
-from orderlens.rules.orders.protocol import Order, StaticOrder
+from orderlens.rules.orders import Order, StaticOrder
 from orderlens.rules.policy import Policy
 from orderlens.rules.stats import TargetStats
 from orderlens.rules.view import StepView

@@ -18,10 +18,10 @@ from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.registry import Registry, must_be, suggest
 from orderlens.rules.commit.schedules import Top
 from orderlens.rules.commit.spread import Spaced
-from orderlens.rules.orders.protocol import Order
+from orderlens.rules.orders import Order
 from orderlens.rules.policy import Policy
 from orderlens.rules.protocol import MAX_SEED_DIGITS, Commit, Rule
-from orderlens.rules.revise.protocol import Revise
+from orderlens.rules.revise import Revise
 from orderlens.rules.search import Search
 
 

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from orderlens.common.arguments import as_temperatures, plain_temperature
 from orderlens.common.files import lost_slash
+from orderlens.common.temperature import as_temperatures, plain_temperature
 from orderlens.errors import UserInputError
 from orderlens.runs.request import NEEDED, BadValueError, Opt, Request, check
 

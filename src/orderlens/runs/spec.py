@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from orderlens.common.arguments import as_temperatures, plain_temperature
 from orderlens.common.grid import Overflow
+from orderlens.common.temperature import as_temperatures, plain_temperature
 from orderlens.errors import RunError, UserInputError
 from orderlens.models.abilities import CountsParameters, PrefersUnitSize, SuggestsBatch, weight_format
 from orderlens.models.protocol import Anchor, Model
