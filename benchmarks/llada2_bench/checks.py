@@ -19,8 +19,7 @@ from orderlens.kernels.experts.tiling import Visits, plan_visits
 from orderlens.kernels.gpu import gpu_of
 from orderlens.kernels.head import panels as head_kernels
 from orderlens.kernels.head.fused_head import reduce_fused
-from orderlens.kernels.queries_keys import prepare_heads
-from orderlens.kernels.rowwise import add_rms_norm
+from orderlens.kernels.rowwise import add_rms_norm, prepare_heads
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.network import ExpertNetwork
 from orderlens.models.decoder.torch_ops import (

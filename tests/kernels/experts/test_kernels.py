@@ -253,7 +253,7 @@ def test_tilings_fit_every_gpu(capability: tuple[int, int]) -> None:
 @pytest.mark.parametrize("store", [False, True])
 def test_heads_of_several_tokens_at_once(monkeypatch: pytest.MonkeyPatch, store: bool) -> None:
     """A program may take one token or eight; 3 windows of 9 tokens leave the last program half empty."""
-    from orderlens.kernels import queries_keys
+    from orderlens.kernels import rowwise
     from orderlens.models.decoder.torch_ops import rotary_tables_of
 
     weights = random_weights(SMALL, DEVICE, DTYPE, seed=1, std=0.15)
@@ -261,7 +261,7 @@ def test_heads_of_several_tokens_at_once(monkeypatch: pytest.MonkeyPatch, store:
     fused = randn(27, SMALL.qkv_width, seed=3)
     found = []
     for few in (128, 0):
-        monkeypatch.setattr(queries_keys, "FEW_TOKENS", few)
+        monkeypatch.setattr(rowwise, "FEW_TOKENS", few)
         pool = PagePool(SMALL, DEVICE, DTYPE)
         slots = [pool.open() for _ in range(3)]
         pool.reserve([(slot, 45) for slot in slots])
@@ -270,7 +270,7 @@ def test_heads_of_several_tokens_at_once(monkeypatch: pytest.MonkeyPatch, store:
         packed = pack(rows, np.array([0, 27, 33]), np.array([9, 9, 4]), np.zeros((3, 9), np.int64))
         windows = Windows(torch.from_numpy(packed).to(DEVICE), 33)
         args = (fused, weights.layers[1], tables, windows, pool, 1, SMALL, store)
-        found.append([queries_keys.prepare_heads(*args), pool.keys[1], pool.values[1]])
+        found.append([rowwise.prepare_heads(*args), pool.keys[1], pool.values[1]])
     for one, several in zip(*found, strict=True):
         assert torch.equal(one, several)
     assert bool(found[0][1].any()) == store

@@ -17,8 +17,7 @@ from orderlens.kernels.experts.experts import choose_tiling, combine, expert_row
 from orderlens.kernels.experts.route import choose_experts
 from orderlens.kernels.experts.tiling import Visits
 from orderlens.kernels.gpu import gpu_of
-from orderlens.kernels.queries_keys import prepare_heads
-from orderlens.kernels.rowwise import add_rms_norm, swiglu
+from orderlens.kernels.rowwise import add_rms_norm, prepare_heads, swiglu
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.config import DecoderConfig
 from orderlens.models.decoder.torch_ops import FeedForward, rotary_tables_of, route, router_logits
