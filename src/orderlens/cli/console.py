@@ -29,7 +29,6 @@ from rich.segment import Segment
 from rich.text import Text
 
 from orderlens.cli import terminal
-from orderlens.cli.terminal import print_json, print_line
 from orderlens.common.plaintext import printable
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from orderlens.runs.options import ProgressSink
     from orderlens.runs.worker_log import WorkerState
 
-
-__all__ = ["Bar", "SafeConsole", "print_json", "print_line", "print_text", "progress_bar", "stderr", "stdout"]
 UNKNOWN_WIDTH = 80
 """Columns of a terminal of unknown width."""
 
@@ -71,11 +68,6 @@ UNBOUND_WIDTH = 100
 def table_width() -> int:
     """Return the maximum width of text tables: that of the terminal, or a fixed one for files and pipes."""
     return stdout.width if stdout.is_terminal else UNBOUND_WIDTH
-
-
-def print_text(text: str) -> None:
-    """Print plain text; markup is not interpreted."""
-    stdout.print(text)
 
 
 _HEIGHTS = {"[▁▂]": "red", "[▃▄▅]": "yellow", "[▆▇█]": "green", "░|‹EOS›": "dim"}

@@ -20,6 +20,7 @@ from orderlens.api import (
     run_score,
 )
 from orderlens.cli.command import Output, takes
+from orderlens.cli.terminal import keeping, kept_in, print_line
 from orderlens.errors import UserInputError
 from orderlens.registry import refuse_unknown
 from orderlens.rules.catalogue import preset_names
@@ -118,7 +119,6 @@ def score(request: ScoreCommand) -> None:
     """Load, score, print."""
     from orderlens.cli.console import progress_bar
     from orderlens.cli.summary import show_summary
-    from orderlens.cli.terminal import keeping, kept_in
 
     policies = request.policies  # checked before the model is loaded
     model = request.load(request.model)
@@ -204,7 +204,6 @@ def sweep(request: SweepCommand) -> None:
 def _decode(request: Generate, texts: GenerateCommand, *, live: bool = False) -> None:
     from orderlens.cli.console import progress_bar
     from orderlens.cli.summary import show_summary
-    from orderlens.cli.terminal import keeping, kept_in
 
     policies, temperatures = request.policies, request.temperatures  # checked before the model is loaded
     model = request.load(request.model)
@@ -223,7 +222,7 @@ def _decode(request: Generate, texts: GenerateCommand, *, live: bool = False) ->
 
 def _can_be_live(*, as_json: bool) -> bool:
     """Whether texts can be shown during decoding; if not, print why."""
-    from orderlens.cli.console import print_line, stderr
+    from orderlens.cli.console import stderr
 
     if as_json or not stderr.is_terminal:
         print_line("--live needs a terminal and does not work with --json; decoding without it")
@@ -254,7 +253,6 @@ def evaluate(request: EvaluateCommand) -> None:
     """Decode and grade, or grade again, and print."""
     from orderlens.cli.console import progress_bar
     from orderlens.cli.summary import show_accuracies
-    from orderlens.cli.terminal import keeping, kept_in
 
     out = str(request.out)
     if request.regrade:
@@ -291,7 +289,6 @@ def census(request: CensusCommand) -> None:
     """Load, evaluate all states, print where the rules stand."""
     from orderlens.cli.console import progress_bar
     from orderlens.cli.summary import show_census, show_texts_census
-    from orderlens.cli.terminal import keeping, kept_in
 
     policies = request.policies  # refused before the model is loaded
     model = request.load(request.model)

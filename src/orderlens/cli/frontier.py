@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from orderlens.cli.command import Output, takes
 from orderlens.cli.studies import opened_bars
+from orderlens.cli.terminal import keeping, kept_in, print_json, print_text
 from orderlens.common.files import refuse_place
 from orderlens.runs.options import (
     COUPLINGS,
@@ -109,7 +110,6 @@ def _listed(names: Sequence[str]) -> list[str]:
 @takes(Frontier)
 def frontier(request: Frontier) -> None:
     """Decode the parts that are missing, then write the results."""
-    from orderlens.cli.terminal import keeping
     from orderlens.studies.frontier_plan import FrontierPlan
 
     out = request.out
@@ -128,8 +128,6 @@ def frontier(request: Frontier) -> None:
 
 
 def _decode(plan: "FrontierPlan", parts: list[str], request: Frontier) -> "Decoded[FrontierPlan]":
-    from orderlens.cli.console import print_text
-    from orderlens.cli.terminal import keeping, kept_in
     from orderlens.studies.runner import decode
 
     quiet, shorter = request.json, "--limit, --items, --policies"
@@ -152,8 +150,6 @@ def _decode(plan: "FrontierPlan", parts: list[str], request: Frontier) -> "Decod
 def _show_frontier(
     out: Path, decoded: "Decoded[FrontierPlan] | None", results: "Results | None", *, as_json: bool
 ) -> None:
-    from orderlens.cli.console import print_json, print_text
-
     seconds = {**(decoded.seconds if decoded else {}), **(results.seconds if results else {})}
     notes = dict.fromkeys([*(decoded.notes if decoded else ()), *(results.notes if results else ())])
     if as_json:
@@ -174,7 +170,7 @@ def _show_frontier(
 def _show_results(out: Path, results: "Results") -> None:
     from orderlens.analysis.frontier import overview
     from orderlens.analysis.rendering import render
-    from orderlens.cli.console import print_text, table_width
+    from orderlens.cli.console import table_width
 
     shown = [overview(table) for table in results.tables if table.name == "frontier"]
     shown += [table for table in results.tables if table.name in ("speed", "speed-of-light")]

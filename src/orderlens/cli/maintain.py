@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from orderlens.cli.command import Output, takes
 from orderlens.cli.read import Writes, opened
 from orderlens.cli.runs import RunPath, run_folder, size
+from orderlens.cli.terminal import print_json, print_text
 from orderlens.errors import counted
 from orderlens.runs.options import BLOCK_SIZE, COLUMNS, FILE_OUT, RUN_OUT, as_pairs
 from orderlens.runs.request import NEEDED, Opt
@@ -50,7 +51,6 @@ class Verify(Output):
 @takes(Verify)
 def verify(request: Verify) -> int:
     """Print what was found; return 1 if something is wrong and was not repaired."""
-    from orderlens.cli.console import print_json
     from orderlens.store.verify import repair_run, verify_run
 
     folder = run_folder(request.run)
@@ -65,8 +65,6 @@ def verify(request: Verify) -> int:
 
 
 def _print_report(report: "Report", repaired: bool) -> None:
-    from orderlens.cli.console import print_text
-
     rows = ", ".join(f"{count:,} {name}" for name, count in sorted(report.rows.items())) or "no rows"
     state = "complete" if report.complete else "not complete"
     print_text(
@@ -102,7 +100,6 @@ class Export(Writes, Output):
 @takes(Export)
 def export(request: Export) -> None:
     """Write the file."""
-    from orderlens.cli.console import print_json, print_text
     from orderlens.store.export import export_table, revises
 
     run, out = opened(request.run), request.out
@@ -126,7 +123,6 @@ class Compact(Output):
 @takes(Compact)
 def compact(request: Compact) -> None:
     """Merge the parts and print their numbers."""
-    from orderlens.cli.console import print_json, print_text
     from orderlens.store.compact import compact_run
 
     done = compact_run(run_folder(request.run))
@@ -157,7 +153,6 @@ class Import(Output):
 @takes(Import)
 def import_traces(request: Import) -> None:
     """Import the file and suggest the next commands."""
-    from orderlens.cli.console import print_json, print_text
     from orderlens.cli.summary import print_next
     from orderlens.texts.foreign import import_run
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from orderlens.cli.command import Output, takes
-from orderlens.cli.terminal import print_line
+from orderlens.cli.terminal import keeping, print_json, print_line, print_text
 from orderlens.common.files import refuse_place, write_text
 from orderlens.errors import UserInputError
 from orderlens.runs.options import (
@@ -180,7 +180,7 @@ def left_out(runs: list[str]) -> dict[str, str]:
 def _show(request: Analyze, tables: "list[Table]", width: int | None, notes: dict[str, str]) -> None:
     from orderlens.analysis.rendering import as_json, render
     from orderlens.analysis.table import with_paper_values
-    from orderlens.cli.console import print_json, print_text, stderr
+    from orderlens.cli.console import stderr
 
     form = "json" if request.json else request.form
     ready = [with_paper_values(table) for table in tables] if request.paper else tables
@@ -199,7 +199,7 @@ def _print_entries(tables: list[str], as_json: bool) -> None:
     from dataclasses import asdict
 
     from orderlens.analysis import glossary
-    from orderlens.cli.console import print_json, print_text, table_width
+    from orderlens.cli.console import table_width
 
     found = glossary.of_tables(tables) if tables else glossary.entries()
     if as_json:
@@ -209,8 +209,6 @@ def _print_entries(tables: list[str], as_json: bool) -> None:
 
 
 def _print_list(summaries: dict[str, str], as_json: bool) -> None:
-    from orderlens.cli.console import print_json, print_text
-
     if as_json:
         print_json(summaries)
         return
@@ -231,8 +229,6 @@ class Figures(Writes, Output):
 @takes(Figures)
 def figures(request: Figures) -> None:
     """Draw the figures and list their files."""
-    from orderlens.cli.console import print_json, print_text
-    from orderlens.cli.terminal import keeping
     from orderlens.errors import UndefinedFigureError
     from orderlens.figures.catalogue import FIGURES, draw_figures
 
@@ -273,7 +269,6 @@ class ReportCommand(Writes, Output):
 def report(request: ReportCommand) -> None:
     """Write the file."""
     from orderlens.analysis import Options
-    from orderlens.cli.console import print_json, print_text
     from orderlens.metrics.estimate import Resampling
     from orderlens.show.report.build import report as write
 
@@ -301,7 +296,6 @@ class View(Output):
 @takes(View)
 def view(request: View) -> None:
     """Serve until Ctrl-C."""
-    from orderlens.cli.console import print_json, print_text
     from orderlens.show.viewer.serve import serve
 
     run = opened(request.runs)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from orderlens.cli.command import Output, takes
 from orderlens.cli.read import Writes, name_incomplete, opened
+from orderlens.cli.terminal import print_json, print_text
 from orderlens.common.files import refuse_place, write_text
 from orderlens.errors import UserInputError, counted
 from orderlens.runs.options import FILE_OUT, local_place
@@ -65,7 +66,7 @@ def list_runs(request: ListRuns) -> None:
     """Print the list."""
     from rich.table import Table
 
-    from orderlens.cli.console import print_json, stdout
+    from orderlens.cli.console import stdout
     from orderlens.store.overview import overview
     from orderlens.store.reader import find_runs
 
@@ -103,7 +104,6 @@ class Show(Writes, Output):
 @takes(Show)
 def show(request: Show) -> None:
     """Print facts, or a sample."""
-    from orderlens.cli.console import print_json, print_text
     from orderlens.store.overview import details
 
     if request.film is not None:
@@ -133,7 +133,7 @@ def show_sample(
     run: str, sample_id: str, orders: Sequence[str], *, film: Path | None = None, as_json: bool = False
 ) -> None:
     """Print the traces of a sample, as text or JSON, or write them as a film."""
-    from orderlens.cli.console import print_json, print_sketch, print_text, stdout
+    from orderlens.cli.console import print_sketch, stdout
     from orderlens.show.views import Shown, fetch_sample, plain_sample
 
     view = fetch_sample(opened([run]), sample_id, orders=list(orders) or None)
@@ -166,7 +166,7 @@ def watch(request: Watch) -> None:
     from rich.console import Group
     from rich.live import Live
 
-    from orderlens.cli.console import print_json, stdout
+    from orderlens.cli.console import stdout
 
     folder = run_folder(request.run)
     if request.json:
@@ -278,7 +278,6 @@ class DiffRuns(Writes, Output):
 def diff_runs(request: DiffRuns) -> int:
     """Print the comparison; return 1 if the runs differ."""
     from orderlens.analysis.diff import diff
-    from orderlens.cli.console import print_json, print_text
 
     if request.out is not None:
         refuse_place(request.out, overwrite=request.overwrite)

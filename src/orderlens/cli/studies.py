@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from orderlens.cli.command import Output, takes
 from orderlens.cli.read import Runs, Writes, opened_study
+from orderlens.cli.terminal import keeping, kept_in, print_json, print_text
 from orderlens.common.files import refuse_place
 from orderlens.errors import UserInputError
 from orderlens.runs.options import (
@@ -129,8 +130,6 @@ def run_plan(
     docs: Path | None = None,
 ) -> None:
     """Run stages of a plan with their progress and print the results."""
-    from orderlens.cli.console import print_json, print_text
-    from orderlens.cli.terminal import keeping, kept_in
     from orderlens.studies.replicate import results_of
     from orderlens.studies.runner import decode
 
@@ -161,7 +160,6 @@ def run_plan(
 
 def _show_decoded(decoded: "Decoded[Plan]", out: Path, *, as_json: bool) -> None:
     """Print what was decoded and the next command."""
-    from orderlens.cli.console import print_json, print_text
     from orderlens.studies.runner import incomplete_stages
 
     if as_json:
@@ -183,7 +181,7 @@ def _show_decoded(decoded: "Decoded[Plan]", out: Path, *, as_json: bool) -> None
 def _show_replication(results: "Results") -> None:
     """Print tables, findings and where everything is."""
     from orderlens.analysis import render
-    from orderlens.cli.console import print_text, table_width
+    from orderlens.cli.console import table_width
 
     print_text(f"\n{results.facts}\n")
     shown = [table for table in results.tables if table.name not in LONG_TABLES]
@@ -218,7 +216,6 @@ class DownstreamCommand(Writes, Output):
 def downstream(request: DownstreamCommand) -> None:
     """Read graded runs."""
     from orderlens.analysis import Options
-    from orderlens.cli.console import print_json, print_text
     from orderlens.metrics.estimate import Resampling
     from orderlens.studies.downstream import graded_study, read_downstream, write_downstream
 

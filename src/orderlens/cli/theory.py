@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from orderlens.cli.command import Output, takes
 from orderlens.cli.read import Writes, opened
+from orderlens.cli.terminal import print_json, print_text
 from orderlens.common.files import refuse_place
 from orderlens.errors import UserInputError, counted
 from orderlens.registry import refuse_unknown
@@ -82,7 +83,6 @@ class Sigma0(Output):
 @takes(Sigma0)
 def sigma0(request: Sigma0) -> None:
     """Print one line per number of competitors."""
-    from orderlens.cli.console import print_json, print_text
     from orderlens.theory import critical_point
 
     rows = []
@@ -115,8 +115,6 @@ class Curve(Writes, Output):
 @takes(Curve)
 def curve(request: Curve) -> None:
     """Print the curve, write its figures."""
-    from orderlens.cli.console import print_json, print_text
-
     rows = _curve_rows(_some("sigma", request.sigma), request.k, request.points)
     written: list[Path] = []
     if (folder := request.figures) is not None:
@@ -164,7 +162,7 @@ class CheckCommand(Output):
 def check(request: CheckCommand) -> None:
     """Print one claim after the other."""
     from orderlens.claims.audit import CLAIM_COUNT, check_claims
-    from orderlens.cli.console import print_json, print_text, progress_bar
+    from orderlens.cli.console import progress_bar
 
     claims = []
     with progress_bar("claims", CLAIM_COUNT, quiet=request.json) as advance:
@@ -198,8 +196,6 @@ class Profile(TraceFile, Output):
 @takes(Profile)
 def profile(request: Profile) -> None:
     """Print the profile of some traces."""
-    from orderlens.cli.console import print_json, print_text
-
     noises = _some("sigma", request.sigma)
     reports, total = [], 0
     for trace in request.traces():
@@ -248,8 +244,6 @@ def _report(trace: "Series", sigmas: Sequence[float], k: float, top: int) -> dic
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    from orderlens.cli.console import print_text
-
     print_text(
         f"{report['label']}: n = {report['n']}, mean {report['mean']:.4f}, Var {report['var']:.4f}, "
         f"min {report['min']:.4f}, q < 1/2 on {100 * report['share_below_half']:.1f} % of steps"
@@ -288,7 +282,6 @@ def fit(request: Fit) -> None:
     """Print the fit."""
     import numpy as np
 
-    from orderlens.cli.console import print_json, print_text
     from orderlens.texts.foreign.series import texts_of
     from orderlens.theory import fit_noise
 
@@ -327,8 +320,6 @@ def _some(option: str, values: Sequence[float]) -> Sequence[float]:
 
 def _print_rows(rows: list[dict[str, Any]], formats: dict[str, str], default: str) -> None:
     """Print rows in right-aligned columns, never cut to the width of a terminal."""
-    from orderlens.cli.console import print_text
-
     cells = [[format(value, formats.get(name, default)) for name, value in row.items()] for row in rows]
     lines = [list(rows[0]), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
