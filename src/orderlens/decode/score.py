@@ -145,8 +145,8 @@ class Scorer:
         self.place_OMB = np.zeros(shape, np.int64)
         self._plan_static_paths()
         adaptive = {o: policy for o, policy in enumerate(policies) if not policy.is_static}
-        self.memory = {o: PolicyMemory.empty(*shape[1:]) for o in adaptive}
-        self.numbers = {o: NumberRows(*shape[1:], self._opener(policy)) for o, policy in adaptive.items()}
+        self.memory = {o: PolicyMemory.empty(shape[1], shape[2]) for o in adaptive}
+        self.numbers = {o: NumberRows(shape[1], shape[2], self._opener(adaptive[o])) for o in adaptive}
         names = ("logq", "max_logprob", "second_logprob", "entropy", "competitor_logprob", "score")
         self.found: dict[str, np.ndarray[Any, Any]] = {name: np.full(shape, np.nan) for name in names}
         self.found |= {name: np.zeros(shape, np.int64) for name in ("top_token", "n_tied")}
