@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from orderlens.common.files import lost_slash
 from orderlens.common.temperature import as_temperatures, plain_temperature
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 PathLike: TypeAlias = str | os.PathLike[str]
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
 """A loaded model, a spec such as ``"tiny"``, or the path of a checkpoint folder."""
-STALL_S = 1800.0
-"""Seconds without progress after which a worker is killed."""
 MACHINE = "Machine"
 """Heading in ``--help`` of the options that are rarely needed."""
 
@@ -72,7 +70,7 @@ class Engine:
     workers: int | None = None
     address: str | None = None
     attempts: int = 2
-    stall_s: float = STALL_S
+    stall_s: float = 1800.0
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -397,5 +395,4 @@ def with_block_size(model: "Model", block_size: int | None) -> "Model":
 
 def check_anchor(anchor: str) -> "Anchor":
     """Return ``anchor`` if it is ``zero`` or ``prompt``."""
-    found: Anchor = check("anchor", Literal["zero", "prompt"], Opt(""), anchor)
-    return found
+    return cast("Anchor", check("anchor", Literal["zero", "prompt"], Opt(""), anchor))
