@@ -34,9 +34,8 @@ from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
 from orderlens.models.engine.layer_parts import packed_linear
 from orderlens.models.files.tokenizer import CharacterTokenizer
-from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.model import TransformerModel
-from orderlens.models.small.network import Transformer, block_causal_mask
+from orderlens.models.small.network import Transformer, TransformerConfig, block_causal_mask
 from orderlens.rules import parse_policies
 from orderlens.texts.samples import EncodedSample
 

@@ -39,9 +39,8 @@ from orderlens.models.engine.device import with_index
 from orderlens.models.families.small import fast_model, runs_fast
 from orderlens.models.files.roles import TokenRoles
 from orderlens.models.files.tokenizer import CharacterTokenizer
-from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.model import TransformerModel
-from orderlens.models.small.network import Transformer, attention, block_causal_mask
+from orderlens.models.small.network import Transformer, TransformerConfig, attention, block_causal_mask
 from orderlens.rules import parse_policies
 from orderlens.texts.samples import EncodedSample
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.models.decoder.model import UNIT_SEQUENCES
-from orderlens.runs.units import shared_size
+from orderlens.runs.spec import shared_size
 from orderlens.studies.replicate_plan import make_plan
 
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -31,7 +31,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from orderlens.kernels import attention, canvas, queries_keys, rowwise
+from orderlens.kernels import attention, rowwise
 from orderlens.kernels.experts import experts, route
 from orderlens.kernels.gpu import Gpu, gpu_of, gpu_with
 from orderlens.kernels.head import fused_head
@@ -40,7 +40,7 @@ from orderlens.models.decoder.network import ExpertNetwork
 from orderlens.models.decoder.triton_ops import TritonOps
 from orderlens.models.decoder.weights import random_weights, stacked_float8
 from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.window import HEADER, Windows
+from orderlens.models.engine.transfer import HEADER, Windows
 from orderlens.models.families.llada2 import MINI
 
 GPUS = {
@@ -115,13 +115,13 @@ def launch_attention(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
             fused_TO = _empty(count * width, (H + 2 * K) * D)
             yield f"{name}, {count} windows of {width}"
             for store in (False, True):
-                queries_keys.prepare_heads(fused_TO, norms, _tables(rotary), windows, pool, 0, shape, store)
+                rowwise.prepare_heads(fused_TO, norms, _tables(rotary), windows, pool, 0, shape, store)
             for splits in (1, 8):
                 attention.attend(_empty(count * width, H + K, D), fused_TO, windows, pool, 0, shape, splits)
     for name, H, D, width in (("LLaDA-8B", 32, 128, 160), ("LLaDA-8B", 32, 128, 192), ("MDLM", 12, 64, 1024)):
         for count in (1, 32):
             yield f"{name}, {count} canvases of {width}"
-            canvas.attend_canvas(_empty(count * width, 3 * H * D), count, _tables(D), _heads(H, H, D, D))
+            attention.attend_canvas(_empty(count * width, 3 * H * D), count, _tables(D), _heads(H, H, D, D))
 
 
 def launch_head(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:

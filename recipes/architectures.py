@@ -29,8 +29,8 @@ from orderlens.common.rng import keyed_generator
 from orderlens.errors import OrderLensError
 from orderlens.models.evaluators.small import causal_log_probs
 from orderlens.models.files.tokenizer import TOKENIZER, FastTokenizer
-from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder
+from orderlens.models.small.network import TransformerConfig
 from orderlens.training.data import EOS_ID, WindowMixture, pack, read_documents, write_shard
 from orderlens.training.loop import LoopSettings, Trainer
 from orderlens.training.optimiser import LearningRateSchedule, OptimiserSettings

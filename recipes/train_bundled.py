@@ -35,9 +35,8 @@ from corpus import document_windows, encoded, interleave, may_train
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import OrderLensError
 from orderlens.models.files.tokenizer import FastTokenizer
-from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder
-from orderlens.models.small.network import Transformer
+from orderlens.models.small.network import Transformer, TransformerConfig
 from orderlens.training.data import EOS_ID, WindowMixture, pack, text_rows, write_shard
 from orderlens.training.loop import LoopSettings, Trainer
 from orderlens.training.optimiser import LearningRateSchedule, OptimiserSettings

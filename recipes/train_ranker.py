@@ -24,9 +24,9 @@ from scipy.optimize import minimize
 
 import orderlens as ol
 from orderlens.decode.score import score_batch
+from orderlens.rules.orders import OracleOrder, Scores
 from orderlens.rules.orders.basic import OracleMargin
 from orderlens.rules.orders.learned import FEATURES, features
-from orderlens.rules.orders.protocol import OracleOrder, Scores
 from orderlens.rules.policy import Policy
 from orderlens.texts.samples import EncodedSample
 

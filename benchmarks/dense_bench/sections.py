@@ -84,28 +84,28 @@ def _products(bench: DenseBench, matrices: list[torch.Tensor], tokens: int, *, b
 
 def tune_canvas(bench: DenseBench, batches: Iterable[int]) -> None:
     """Time the tilings of the attention over canvases; use the best ones for the rest of this run."""
-    from orderlens.kernels import canvas
+    from orderlens.kernels import attention
 
     network: Any = bench.model.engine.network
-    original, best = canvas.choose_tiling, {}
+    original, best = attention.choose_tiling, {}
     for batch in batches:
         tokens = batch * (PROMPT + NEW)
         fused = torch.randn(tokens, bench.config.qkv_width, device=bench.device, dtype=bench.dtype)
         tables, found = network.network.ops.tables, {}
         for tiling in (
-            canvas.CanvasTiling(m, x, w) for m in (16, 32, 64) for x in (32, 64, 128) for w in (4, 8)
+            attention.CanvasTiling(m, x, w) for m in (16, 32, 64) for x in (32, 64, 128) for w in (4, 8)
         ):
             if tiling.block_m * tiling.block_x > 4096 or (tiling.warps == 8 and tiling.block_m == 16):
                 continue
-            canvas.choose_tiling = lambda *_, tiling=tiling: tiling
-            run = lambda: [canvas.attend_canvas(fused, batch, tables, bench.config) for _ in range(8)]  # noqa: B023, E731
+            attention.choose_tiling = lambda *_, tiling=tiling: tiling
+            run = lambda: [attention.attend_canvas(fused, batch, tables, bench.config) for _ in range(8)]  # noqa: B023, E731
             found[tiling] = bench.graphed(run) / 8
         best[batch] = min(found, key=found.__getitem__)
         ranked = sorted(found.items(), key=lambda item: item[1])[:5]
         line = ", ".join(f"{tuple(tiling)} {seconds * 1e6:.1f}" for tiling, seconds in ranked)
         before = found.get(original(batch, PROMPT + NEW, bench.config.n_heads))
         bench.report(f"canvas attention, batch {batch}, before: {1e6 * (before or 0):.1f} µs", line)
-    canvas.choose_tiling = lambda count, *rest: best.get(count) or original(count, *rest)
+    attention.choose_tiling = lambda count, *rest: best.get(count) or original(count, *rest)
 
 
 def measure_steps(bench: DenseBench, batches: Iterable[int]) -> None:

@@ -15,7 +15,7 @@ from llada2_bench.setting import Bench
 from orderlens.decode import head_torch
 from orderlens.decode.head import position_stats
 from orderlens.models.decoder import triton_ops
-from orderlens.models.decoder.experts import grouped_product, router_logits
+from orderlens.models.decoder.torch_ops import grouped_product, router_logits
 from orderlens.models.decoder.weights import SparseFeedForward
 from orderlens.models.engine.graphs import GraphedNetwork
 from orderlens.models.engine.session import PagedSession

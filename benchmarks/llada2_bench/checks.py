@@ -15,16 +15,20 @@ from orderlens.decode.head import draw_stats
 from orderlens.kernels.attention import attend
 from orderlens.kernels.experts import experts as expert_kernels
 from orderlens.kernels.experts.route import choose_experts as route
-from orderlens.kernels.experts.visits import Visits, plan_visits
+from orderlens.kernels.experts.tiling import Visits, plan_visits
 from orderlens.kernels.gpu import gpu_of
 from orderlens.kernels.head import panels as head_kernels
 from orderlens.kernels.head.fused_head import reduce_fused
-from orderlens.kernels.queries_keys import prepare_heads
-from orderlens.kernels.rowwise import add_rms_norm
+from orderlens.kernels.rowwise import add_rms_norm, prepare_heads
 from orderlens.kernels.shapes import StackedExperts
-from orderlens.models.decoder.experts import choose_experts, grouped_product, loop_over_experts, with_shared
 from orderlens.models.decoder.network import ExpertNetwork
-from orderlens.models.decoder.torch_ops import TorchOps
+from orderlens.models.decoder.torch_ops import (
+    TorchOps,
+    choose_experts,
+    grouped_product,
+    loop_over_experts,
+    with_shared,
+)
 from orderlens.models.decoder.triton_ops import TritonOps
 from orderlens.models.decoder.weights import DecoderLayer, random_weights
 from orderlens.models.engine import graphs
@@ -32,7 +36,7 @@ from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.layer_parts import rms_norm
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.pages import attend as plain_attend
-from orderlens.models.engine.window import HEADER, Windows, pack
+from orderlens.models.engine.transfer import HEADER, Windows, pack
 from orderlens.models.protocol import HiddenRows
 from orderlens.rules.stats import DrawStats
 

@@ -14,8 +14,7 @@ from orderlens.kernels.experts.down import down
 from orderlens.kernels.experts.float8 import down8, gate_up8
 from orderlens.kernels.experts.gate_up import gate_up
 from orderlens.kernels.experts.route import choose_experts
-from orderlens.kernels.experts.tiling import Tiling
-from orderlens.kernels.experts.visits import Visits, plan_visits
+from orderlens.kernels.experts.tiling import Tiling, Visits, plan_visits
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.weights import stacked_float8
 

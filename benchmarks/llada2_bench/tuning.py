@@ -8,13 +8,13 @@ from torch import Tensor
 from llada2_bench.checks import random_visits
 from llada2_bench.setting import Bench, expert_values
 from orderlens.kernels.experts.experts import ExpertTiling, choose_tiling, combine, expert_rows
-from orderlens.kernels.experts.visits import Visits
+from orderlens.kernels.experts.tiling import Visits
 from orderlens.kernels.gpu import gpu_of
 from orderlens.kernels.head.fused_head import blank_answer
 from orderlens.kernels.head.panels import HeadTiling, merge_panels, reduce_panels
 from orderlens.kernels.head.panels import choose_tiling as choose_head_tiling
 from orderlens.kernels.shapes import StackedExperts
-from orderlens.models.decoder.experts import grouped_product
+from orderlens.models.decoder.torch_ops import grouped_product
 
 
 def random_experts(bench: Bench) -> StackedExperts:

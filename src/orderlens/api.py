@@ -13,6 +13,7 @@ from orderlens.runs.options import (
     COUPLINGS,
     MAX_NEW_TOKENS,
     OVERFLOW,
+    SOURCES,
     STOP_AT_EOS,
     TASKS,
     TEMPERATURES,
@@ -29,7 +30,7 @@ from orderlens.runs.options import (
     orders_option,
     pairs,
 )
-from orderlens.runs.request import BadValueError, Opt, verb
+from orderlens.runs.request import BadValueError, Opt, options, verb
 
 if TYPE_CHECKING:
     from orderlens.analysis.census import Census
@@ -92,10 +93,7 @@ def run_score(request: Score) -> "Run":
         as_samples(request.samples),
         request.policies,
         _recorded(request, request.samples),
-        circulation=request.circulation,
-        couplings=request.couplings,
-        noise_floor=request.noise_floor,
-        chat=request.chat,
+        **_stored(request),
     )
     return run_job(job, request, extend=request.extend)
 
@@ -142,12 +140,8 @@ def run_generate(request: Generate) -> "Run":
         as_samples(request.prompts, "prompts"),
         request.policies,
         _recorded(request, request.prompts),
-        max_new_tokens=request.max_new_tokens,
         temperatures=request.temperatures,
-        seed=request.seed,
-        stop_at_eos=request.stop_at_eos,
-        overflow=request.overflow,
-        chat=request.chat,
+        **_stored(request),
     )
     return run_job(job, request, extend=request.extend)
 
@@ -166,16 +160,7 @@ class Evaluate(Decoding):
     )
     temperature: Temperature = 0.0
     seed: Seed = 0
-    sources: Annotated[
-        "Mapping[str, PathLike] | Sequence[str] | None",
-        Opt(
-            "Read a task from a local file instead of the hub.",
-            name="source",
-            repeat=True,
-            read=pairs("sources", "TASK=FILE"),
-            metavar="TASK=FILE",
-        ),
-    ] = None
+    sources: Annotated["Mapping[str, PathLike] | Sequence[str] | None", SOURCES] = None
     graders: Annotated[
         "Mapping[str, str] | Sequence[str] | None",
         Opt(
@@ -332,13 +317,9 @@ def run_census(request: CensusRequest) -> "Census":
         as_samples(request.samples),
         request.policies,
         _recorded(request, request.samples),
-        span=request.span,
-        start=request.start,
-        positions=request.positions,
-        spans=request.spans,
         allow_short=request.allow_short,
-        chat=request.chat,
         yes=request.yes,
+        **_stored(request, without=("limit_states",)),
     )
     return Census(run_job(job, request))
 
@@ -361,6 +342,13 @@ def _census_of_texts(request: CensusRequest) -> "Census":
         chat=request.chat,
     )
     return Census(run_job(job, request))
+
+
+def _stored(request: Computing, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the verb's own options that the spec of its run contains; ``Computing`` adds the shared ones."""
+    shared = {item.name for item in options(Computing)}
+    names = [item.name for item in options(type(request)) if item.opt.stored]
+    return {name: getattr(request, name) for name in names if name not in shared and name not in without}
 
 
 def _recorded(request: Computing, samples: Any) -> Computing:

@@ -57,30 +57,15 @@ def test_all_tables_that_the_run_can_fill(run, capsys):
     assert "fixed-sequence" not in names
 
 
-def test_the_seed_changes_the_intervals_and_nothing_else(run, tmp_path, capsys):
-    def bounds(*words):
-        assert main(["analyze", run, "--table", "generation", "--json", *FAST, *words]) == 0
-        cells = [
-            cell for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"] for cell in row.values()
-        ]
-        known = [cell for cell in cells if isinstance(cell, dict)]
-        return [cell["value"] for cell in known], [cell["low"] for cell in known]
-
-    plain, again, other = bounds(), bounds("--seed", "0"), bounds("--seed", "7")
-    assert plain == again
-    assert other[0] == plain[0]
-    assert other[1] != plain[1]
-
-
 @pytest.mark.parametrize("verb", ["report", "downstream", "analyze"])
-def test_the_seed_reaches_the_study(run, tmp_path, monkeypatch, verb):
+def test_the_resampling_reaches_the_study(run, tmp_path, monkeypatch, verb):
     from orderlens.analysis.study import Study
 
     opened = []
     monkeypatch.setattr(Study, "open", lambda runs, options: opened.append(options) or 1 / 0)
     out = ["--out", str(tmp_path / "r.html")] if verb == "report" else []
-    assert main([verb, run, "--seed", "5", *FAST, *out]) == 1
-    assert (opened[0].resampling.seed, opened[0].resampling.reps) == (5, 20)
+    assert main([verb, run, *FAST, *out]) == 1
+    assert opened[0].resampling.reps == 20
 
 
 def test_the_device_is_the_evaluators(run, monkeypatch):

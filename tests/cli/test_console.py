@@ -14,8 +14,8 @@ import pytest
 from rich.progress import Progress
 
 from orderlens.cli import console, terminal
-from orderlens.cli.console import Bar, print_json, print_line, progress_bar, states_line
-from orderlens.cli.terminal import printable_json
+from orderlens.cli.console import Bar, progress_bar, states_line
+from orderlens.cli.terminal import print_json, print_line, printable_json
 from orderlens.common.plaintext import printable
 from orderlens.runs.worker_log import WorkerState
 
@@ -120,7 +120,7 @@ def test_a_process_that_does_not_lead_prints_failures_with_its_name(capsys, monk
     monkeypatch.setattr(sys, "stdout", sys.stdout)  # comes back afterwards
     monkeypatch.setattr(terminal, "MUTED", [])
     terminal.mute("rank 3")
-    console.print_text("hidden")
+    terminal.print_text("hidden")
     sys.stdout.write("hidden")
     with progress_bar("tokens", 4) as advance:
         advance(4)

@@ -8,8 +8,7 @@ import re
 import pytest
 
 import orderlens as ol
-from orderlens.cli.console import SafeConsole
-from orderlens.cli.live import MASK, live_progress
+from orderlens.cli.console import MASK, SafeConsole, live_progress
 from orderlens.cli.main import main
 from orderlens.decode.chains import LiveCanvas
 

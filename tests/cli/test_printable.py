@@ -11,7 +11,7 @@ import unicodedata
 import pytest
 from rich.table import Table
 
-from orderlens.cli import console
+from orderlens.cli import console, terminal
 from orderlens.cli.main import main
 from orderlens.cli.terminal import ENCODING_ERRORS, install, printable_json
 from orderlens.common.plaintext import printable
@@ -67,10 +67,10 @@ def test_every_way_to_the_terminal_is_guarded(text, monkeypatch):
         stream.print(text)
         stream.print(table)
         if name == "stdout":
-            console.print_text(text)
-            console.print_json({text: [text]})
+            terminal.print_text(text)
+            terminal.print_json({text: [text]})
         else:
-            console.print_line(text)
+            terminal.print_line(text)
             with console.progress_bar(text, 2) as bar:
                 bar(1)
         shown = written.getvalue()

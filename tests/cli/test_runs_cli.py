@@ -9,8 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderlens.cli.main import main
-from orderlens.cli.runs import Compact
-from orderlens.store.compact import TARGET_ROWS
 from orderlens.store.reader import open_run
 from orderlens.store.records import digest_of
 
@@ -133,16 +131,6 @@ def test_compact(run, capsys) -> None:
     code, out, _ = answer(capsys, "runs", "compact", run)
     assert code == 0
     assert "2 parts" in out
-
-
-def test_compact_into_parts_of_the_wanted_size(run, capsys) -> None:
-    assert Compact(run="x").target_rows == TARGET_ROWS
-    code, done = answer_json(capsys, "runs", "compact", run, "--target-rows", "1")
-    assert code == 0
-    assert done["parts_after"] == done["parts_before"] == 6
-    code, _, err = answer(capsys, "runs", "compact", run, "--target-rows", "0")
-    assert code == 2
-    assert "--target-rows 0 must be at least 1" in err
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "compact", "list"])

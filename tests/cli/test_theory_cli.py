@@ -142,20 +142,20 @@ def test_lists_in_rows_and_plain_text(tmp_path) -> None:
 def test_documents_of_a_csv_are_never_merged_silently(capsys, tmp_path) -> None:
     path = tmp_path / "my.csv"
     path.write_text("doc,pos,lp\none,2,-3\none,1,-1\ntwo,1,-2\ntwo,2,-2\n")
-    code, _, err = run(capsys, "profile", path, "--column", "lp")
+    code, _, err = run(capsys, "profile", path, "--column", "logq=lp")
     assert code == 2
     assert "may contain several traces" in err
     assert "--by doc" in err
-    report = run_json(capsys, "profile", path, "--column", "lp", "--by", "doc", "--step", "pos")
+    report = run_json(capsys, "profile", path, "--column", "logq=lp", "--by", "doc", "--column", "step=pos")
     assert [trace["name"] for trace in report["traces"]] == [{"doc": "one"}, {"doc": "two"}]
     assert (report["n_traces"], report["traces"][0]["mean"]) == (2, -2.0)
     columns = SeriesColumns("lp", step="pos", by=("doc",))
     assert next(read_series(path, columns)).values.tolist() == [-1.0, -3.0]
-    code, out, _ = run(capsys, "profile", path, "--column", "lp", "--by", "none", "--sigma", "1")
+    code, out, _ = run(capsys, "profile", path, "--column", "logq=lp", "--by", "none", "--sigma", "1")
     assert code == 0
     assert "my.csv: 1 trace found" in out
     assert "n = 4" in out
-    code, _, err = run(capsys, "profile", path, "--column", "lp", "--by", "document")
+    code, _, err = run(capsys, "profile", path, "--column", "logq=lp", "--by", "document")
     assert code == 2
     assert "no column 'document'; it has doc, pos, lp" in err
 
@@ -195,7 +195,7 @@ def test_a_run_folder(capsys, tmp_path) -> None:
     assert report["n_traces"] == 1
     assert report["traces"][0]["n"] == 5
     assert report["traces"][0]["by_sigma"][0]["bottlenecks"][0]["step"] == 2
-    code, _, err = run(capsys, "profile", tmp_path / "run", "--column", "nonsense")
+    code, _, err = run(capsys, "profile", tmp_path / "run", "--column", "logq=nonsense")
     assert code == 2
     assert "allowed: " in err
 
@@ -233,8 +233,9 @@ def test_fit_reports_intervals_and_misfit(capsys, tmp_path) -> None:
     assert "bootstrap" in out
     assert "deviance" in out
     assert "always the argmax" in out
-    assert run(capsys, "fit", tmp_path / "r.parquet", "--bootstrap", "20", "--seed", "0")[1] == out
-    assert run(capsys, "fit", tmp_path / "r.parquet", "--bootstrap", "20", "--seed", "1")[1] != out
+    frame.rename(columns={"is_argmax": "hit"}).to_parquet(tmp_path / "h.parquet")
+    renamed = run(capsys, "fit", tmp_path / "h.parquet", "--bootstrap", "20", "--column", "is_argmax=hit")[1]
+    assert renamed == out
     frame.drop(columns="is_argmax").to_csv(tmp_path / "r.csv", index=False)
     code, _, err = run(capsys, "fit", tmp_path / "r.csv")
     assert code == 2

@@ -31,8 +31,10 @@ def refused(capsys, *arguments):
     ("options", "said"),
     [
         (("--by", "sample_id"), "--by is for files only"),
-        (("--column", "nothing"), "--column 'nothing' is not a trace column; allowed: sample_id"),
-        (("--step", "nothing"), "--step 'nothing' is not a trace column"),
+        (("--column", "logq=none"), "--column logq=none: not a column of traces; allowed: sample_id"),
+        (("--column", "step=none"), "--column step=none: not a column of traces"),
+        (("--column", "pos=x"), "unknown field of --column 'pos' (known: logq, step, is_argmax)"),
+        (("--column", "lp"), "--column 'lp' must have the form FIELD=COLUMN"),
         (("--sample", "c"), "has no trace with sample 'c'"),
         (("--order", "random", "--sample", "a"), "has no trace with sample 'a' with order 'random'"),
         (("--limit", "0"), "--limit 0 must be at least 1"),

@@ -11,7 +11,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.cli.main import main
-from orderlens.cli.watch import SILENT_S, look, note, picture
+from orderlens.cli.runs import SILENT_S, look, note, picture
 from orderlens.common.machine import UNKNOWN, process_tag
 from orderlens.runs.worker_log import (
     Failures,
@@ -99,12 +99,12 @@ def test_a_run_with_busy_workers_is_running(tmp_path: Path) -> None:
 def test_updates_come_at_the_given_interval(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from orderlens.cli import console, watch
+    from orderlens.cli import console, runs
 
     states, slept = iter(["running", "running", "complete"]), []
     facts = look(open_folder(run))
-    monkeypatch.setattr(watch, "look", lambda folder: {**facts, "state": next(states)})
-    monkeypatch.setattr(watch.time, "sleep", slept.append)
+    monkeypatch.setattr(runs, "look", lambda folder: {**facts, "state": next(states)})
+    monkeypatch.setattr(runs.time, "sleep", slept.append)
     monkeypatch.setattr(type(console.stdout), "is_terminal", True)
     assert main(["runs", "watch", str(run), "--every", "0.5"]) == 0
     assert slept == [0.5, 0.5]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import orderlens as ol
-from orderlens.common.arguments import TemperatureSchedule
 from orderlens.common.rng import draw_stream, keyed_generator
+from orderlens.common.temperature import TemperatureSchedule
 from orderlens.decode.batches import BatchLimit
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.errors import UserInputError

@@ -11,8 +11,8 @@ import itertools
 import numpy as np
 import pytest
 
-from orderlens.common.arguments import TemperatureSchedule
 from orderlens.common.rng import draw_stream
+from orderlens.common.temperature import TemperatureSchedule
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HiddenMarkovModel

@@ -12,8 +12,7 @@ from orderlens.decode.score import score_batch
 from orderlens.errors import UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rules import parse_policy
-from orderlens.rules.orders import ConfidenceOrder
-from orderlens.rules.orders.protocol import LookaheadOrder
+from orderlens.rules.orders import ConfidenceOrder, LookaheadOrder
 from orderlens.rules.policy import Policy
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from orderlens.common.arguments import TemperatureSchedule
+from orderlens.common.temperature import TemperatureSchedule
 from orderlens.decode import batches
 from orderlens.decode.generate import MIN_TEMPERATURE, GenerationSettings, generate_batch
 from orderlens.decode.reference import reference_generate

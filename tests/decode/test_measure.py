@@ -15,8 +15,7 @@ from orderlens.models.abilities import CastsDtype, other_dtype
 from orderlens.models.loading import load_model
 from orderlens.rules import parse_policies
 from orderlens.runs import compute
-from orderlens.runs.spec import RunSpec, describe_data, describe_model
-from orderlens.runs.units import Unit
+from orderlens.runs.spec import RunSpec, Unit, describe_data, describe_model
 from orderlens.texts.samples import EncodedSample
 
 ORDERS = parse_policies(["forced-ar", "random:0"])

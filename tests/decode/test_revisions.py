@@ -13,7 +13,7 @@ from orderlens.errors import ModelOutputError, PluginError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rules import parse_policies, parse_policy
 from orderlens.rules.policy import Policy
-from orderlens.rules.revise.protocol import Moves, Revise
+from orderlens.rules.revise import Moves, Revise
 from orderlens.show.views.replay import canvas as canvas_after
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample

@@ -23,8 +23,7 @@ from orderlens.models.engine.model import NetworkModel
 from orderlens.models.families.llada2 import load_llada2
 from orderlens.models.loading import load_model
 from orderlens.rules import parse_policies
-from orderlens.rules.orders import ConfidenceOrder, StepView
-from orderlens.rules.orders.protocol import Reading
+from orderlens.rules.orders import ConfidenceOrder, Reading, StepView
 from orderlens.rules.stats import PositionStats
 from orderlens.texts.samples import EncodedSample
 from support import write_dense, write_llada2

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.pages import attend as attend_plainly
-from orderlens.models.engine.window import Windows, pack
+from orderlens.models.engine.transfer import Windows, pack
 from orderlens.models.families.llada2 import MINI
 from support import kernel_place
 

@@ -15,8 +15,7 @@ from adapter_training import AdapterTrainer, AdaptSettings, RatioLosses, sample_
 from lowrank import LowRank, LowRankRates, MaskedStreams  # noqa: E402
 
 from orderlens.errors import ModelOutputError, RunError  # noqa: E402
-from orderlens.models.small.config import TransformerConfig  # noqa: E402
-from orderlens.models.small.network import Transformer  # noqa: E402
+from orderlens.models.small.network import Transformer, TransformerConfig  # noqa: E402
 from orderlens.models.smol.adapter import AdapterSettings, check_adapter, load_adapter, merge  # noqa: E402
 from orderlens.training.data import WindowMixture, write_shard  # noqa: E402
 from orderlens.training.objective import sample_masks  # noqa: E402

@@ -17,7 +17,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
 from orderlens.models.files.chat import ChatTemplate
-from orderlens.models.options import LoadOptions
+from orderlens.models.protocol import LoadOptions
 from orderlens.models.smol.model import build
 from orderlens.texts.sources import sample_rows
 

@@ -9,7 +9,7 @@ import pytest
 
 from orderlens.rules import parse_policy
 from orderlens.rules.catalogue import COMMITS
-from orderlens.rules.revise.protocol import BlockView
+from orderlens.rules.revise import BlockView
 from orderlens.rules.stats import PositionStats
 from orderlens.rules.view import MemoryTable, StepView
 

@@ -9,9 +9,8 @@ import pytest
 
 from orderlens.rules import cards as orders
 from orderlens.rules.catalogue import ORDERS
-from orderlens.rules.orders import OracleOrder, StaticOrder
+from orderlens.rules.orders import Card, OracleOrder, StaticOrder
 from orderlens.rules.orders.basic import MaxProb
-from orderlens.rules.orders.protocol import Card
 
 
 class Cheat(OracleOrder):

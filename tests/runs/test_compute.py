@@ -16,8 +16,7 @@ from orderlens.rules.orders import StaticOrder
 from orderlens.runs.compute import ComputeContext, compute, decode_unit, open_model, planned_reveals
 from orderlens.runs.job import Job, generate_job, score_job
 from orderlens.runs.options import Computing
-from orderlens.runs.spec import RunSpec
-from orderlens.runs.units import Unit
+from orderlens.runs.spec import RunSpec, Unit
 from orderlens.tasks.evaluation.job import evaluate_job
 
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps. "

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import orderlens as ol
+from orderlens.common.machine import Rank, this_rank
 from orderlens.errors import MissingPackageError, UserInputError, WorkersLostError
 from orderlens.runs import pool
-from orderlens.runs.ranks import Rank, this_rank
 from orderlens.runs.worker_log import read_log, read_states
 from orderlens.store.folder import open_folder
 from orderlens.testing import assert_same_rows

@@ -10,7 +10,7 @@ import pytest
 import orderlens as ol
 from orderlens.errors import CorruptRunError, RunError, UserInputError
 from orderlens.runs import run as running
-from orderlens.runs.units import Unit
+from orderlens.runs.spec import Unit
 from orderlens.store.folder import open_folder
 from orderlens.store.verify import repair_run, verify_run
 from orderlens.testing import assert_same_rows

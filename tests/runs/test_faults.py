@@ -163,7 +163,7 @@ def test_a_full_disk_ends_the_command_with_its_remedy(tmp_path: Path) -> None:
     if not mounted or mounted.returncode:
         pytest.skip("a small disk cannot be mounted here")
     try:
-        with pytest.raises(StorageError, match="the disk is full; committed units are safe"):
+        with pytest.raises(StorageError, match="the disk is full; finished work is kept"):
             score(small / "run")
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)

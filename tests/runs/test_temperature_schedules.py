@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import orderlens as ol
-from orderlens.common.arguments import TemperatureSchedule, as_temperatures
+from orderlens.common.temperature import TemperatureSchedule, as_temperatures
 from orderlens.errors import RunError, UserInputError
-from orderlens.runs.units import Unit
+from orderlens.runs.spec import Unit
 
 PROMPTS = [ol.Sample(f"s{i}", "") for i in range(3)]
 

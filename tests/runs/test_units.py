@@ -17,7 +17,7 @@ from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.models.loading import load_model
 from orderlens.runs.job import score_job
 from orderlens.runs.options import Computing
-from orderlens.runs.units import (
+from orderlens.runs.spec import (
     CPU_FLOPS,
     CPU_UNIT_S,
     DEFAULT_BATCH,
@@ -109,7 +109,7 @@ def test_numbers_do_not_depend_on_how_units_are_cut(tmp_path, monkeypatch) -> No
     samples = [Sample(str(i), [5, 6, i + 7], list(range(10 + i, 22 + i))) for i in range(3)]
     whole = ol.score(model, samples, orders, batch_size=3).reveals().to_pandas()
     seconds = Measured(model.n_parameters).seconds(1, 12, 0) * 8 / 32  # its blocks hold 8 tokens
-    monkeypatch.setattr("orderlens.runs.units.CPU_UNIT_S", 2.5 * seconds)
+    monkeypatch.setattr("orderlens.runs.spec.CPU_UNIT_S", 2.5 * seconds)
     run = ol.score(model, samples, orders, out=tmp_path / "run")
     assert run.spec["unit_orders"] == 2
     grown = ol.score(model, samples, [*orders, "reverse-ar"], out=tmp_path / "run", extend=True)
@@ -119,7 +119,7 @@ def test_numbers_do_not_depend_on_how_units_are_cut(tmp_path, monkeypatch) -> No
     whole = whole.sort_values(key, ignore_index=True)
     assert cut[[*key, "position", "token_id"]].equals(whole[[*key, "position", "token_id"]])
     np.testing.assert_allclose(cut["logq"], whole["logq"], atol=1e-5)
-    monkeypatch.setattr("orderlens.runs.units.CPU_UNIT_S", 1e6)  # a resumed run keeps its units
+    monkeypatch.setattr("orderlens.runs.spec.CPU_UNIT_S", 1e6)  # a resumed run keeps its units
     assert ol.score(model, samples, orders, out=tmp_path / "run").spec["unit_orders"] == 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 import orderlens as ol
-from orderlens.common.text_table import WIDTH
+from orderlens.common.plaintext import WIDTH
 from orderlens.store.frame import Frame
 from orderlens.testing import make_run, make_trace
 

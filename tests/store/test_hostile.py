@@ -46,7 +46,7 @@ def test_a_deleted_working_folder_is_said(tmp_path, worker, monkeypatch) -> None
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(RunError, match=r"run cannot be a folder: No such file"):
+    with pytest.raises(RunError, match=r"run cannot be a folder: there is no such file"):
         worker.compute("run", 1)
 
 

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderlens.errors import CorruptRunError, RunError
-from orderlens.store.checks import trace_problem
 from orderlens.store.folder import LocalFolder
 from orderlens.store.overview import details, overview
+from orderlens.store.parts import trace_problem
 from orderlens.store.reader import open_run
 from orderlens.store.records import seal, unseal
 from orderlens.store.verify import repair_run, verify_run

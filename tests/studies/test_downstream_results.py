@@ -195,7 +195,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["downstream", run, "--bootstrap", "20"]) == 0
     assert "What these data leave open" in capsys.readouterr().out
     folder = tmp_path / "results"
-    assert main(["downstream", run, "--out", str(folder), "--format", "svg", "--json"]) == 0
+    assert main(["downstream", run, "--out", str(folder), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["out"] == str(folder)
     assert "arith" in shown["headlines"][0]
@@ -208,7 +208,6 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["missing"], "no run at"),
         (["RUN", "--grader", "nope"], "no verdicts of grader 'nope'"),
         (["RUN", "--temperature", "0.7"], "temperature 0.7"),
-        (["RUN", "--out", "OUT", "--format", "bmp"], "unknown figure format 'bmp'"),
         (["RUN", "--bootstrap", "-1"], "--bootstrap -1 must be at least 0"),
     ],
 )

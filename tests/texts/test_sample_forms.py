@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import orderlens as ol
-from orderlens.common.arguments import as_temperatures
+from orderlens.common.temperature import as_temperatures
 from orderlens.errors import OrderLensError, UserInputError
 from orderlens.texts.samples import as_samples
 

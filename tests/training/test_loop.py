@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from orderlens.common.rng import keyed_generator  # noqa: E402
 from orderlens.errors import ModelLoadError, ModelOutputError, RunError, UserInputError  # noqa: E402
-from orderlens.models.small.config import TransformerConfig  # noqa: E402
+from orderlens.models.small.network import TransformerConfig  # noqa: E402
 from orderlens.training import steps  # noqa: E402
 from orderlens.training.data import WindowMixture, write_shard  # noqa: E402
 from orderlens.training.loop import LoopSettings, Trainer  # noqa: E402

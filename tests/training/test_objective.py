@@ -7,9 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.models.small.config import TransformerConfig  # noqa: E402
-from orderlens.models.small.network import Transformer, block_causal_mask  # noqa: E402
-from orderlens.training.objective import (  # noqa: E402  # noqa: E402  # noqa: E402
+from orderlens.models.small.network import (  # noqa: E402
+    Transformer,
+    TransformerConfig,
+    block_causal_mask,
+)
+from orderlens.training.objective import (  # noqa: E402
     AnyOrderLoss,
     CausalLoss,
     PermutationLoss,

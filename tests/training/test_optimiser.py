@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from orderlens.errors import UserInputError  # noqa: E402
-from orderlens.models.small.config import TransformerConfig  # noqa: E402
-from orderlens.models.small.network import Transformer  # noqa: E402
+from orderlens.models.small.network import Transformer, TransformerConfig  # noqa: E402
 from orderlens.training.optimiser import (  # noqa: E402
     NEWTON_SCHULZ,
     Muon,

@@ -5,8 +5,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from orderlens.errors import UserInputError  # noqa: E402
-from orderlens.models.small.config import TransformerConfig  # noqa: E402
-from orderlens.models.small.network import Transformer, block_causal_mask  # noqa: E402
+from orderlens.models.small.network import (  # noqa: E402
+    Transformer,
+    TransformerConfig,
+    block_causal_mask,
+)
 from orderlens.training.objective import dense_attend  # noqa: E402
 from orderlens.training.validate import any_order_bound, mean_log_prob, reveal_ranks  # noqa: E402
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from orderlens.analysis.table import Cell, Column, Printed, Table
+from orderlens.common.plaintext import WIDTH, lay_out
 from orderlens.common.templating import fill
-from orderlens.common.text_table import WIDTH, lay_out
 from orderlens.metrics.estimate import Estimate
 from orderlens.registry import refuse_unknown
 

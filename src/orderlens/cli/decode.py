@@ -6,14 +6,12 @@ No postponed annotations here: the types of fields are read when the command lin
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from orderlens.api import (
     DECODED,
     CensusRequest,
-    Chat,
     Evaluate,
-    Extend,
     Generate,
     Score,
     run_census,
@@ -22,19 +20,18 @@ from orderlens.api import (
     run_score,
 )
 from orderlens.cli.command import Output, takes
+from orderlens.cli.terminal import keeping, kept_in, print_line
 from orderlens.errors import UserInputError
 from orderlens.registry import refuse_unknown
 from orderlens.rules.catalogue import preset_names
 from orderlens.runs.options import (
     DATA,
     MAX_NEW_TOKENS,
-    OVERFLOW,
     PREFIX_TOKENS,
-    STOP_AT_EOS,
     TARGET_TOKENS,
     TEMPERATURES,
     AllowShort,
-    Decoding,
+    Computing,
     Limit,
     ModelName,
     RunOut,
@@ -122,7 +119,6 @@ def score(request: ScoreCommand) -> None:
     """Load, score, print."""
     from orderlens.cli.console import progress_bar
     from orderlens.cli.summary import show_summary
-    from orderlens.cli.terminal import keeping, kept_in
 
     policies = request.policies  # checked before the model is loaded
     model = request.load(request.model)
@@ -181,10 +177,10 @@ def generate(request: GenerateCommand) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepCommand(Decoding, Texts, Output):
+class SweepCommand(Computing, Texts, Output):
     """Generate texts at several temperatures, in one run.
 
-    Short for 'orderlens generate --temperature 0,0.3,… --no-stop-at-eos'.
+    Short for 'orderlens generate --temperature 0,0.3,… --no-stop-at-eos', which has further options.
     """
 
     out: RunOut
@@ -193,10 +189,6 @@ class SweepCommand(Decoding, Texts, Output):
     temperatures: Annotated["Sequence[float | str]", TEMPERATURES] = (0, 0.3, 0.5, 0.7, 1, 1.3, 1.5, 2)
     max_new_tokens: Annotated[int, MAX_NEW_TOKENS] = 128
     seed: Seed = 0
-    stop_at_eos: Annotated[bool, STOP_AT_EOS] = False
-    overflow: Annotated[Literal["fill", "mask"], OVERFLOW] = "fill"
-    chat: Chat = False
-    extend: Extend = False
 
 
 @takes(SweepCommand)
@@ -205,14 +197,13 @@ def sweep(request: SweepCommand) -> None:
     shared = {
         item.name: getattr(request, item.name) for item in fields(request) if item.name != "temperatures"
     }
-    wider = GenerateCommand(**shared, temperature=request.temperatures)
+    wider = GenerateCommand(**shared, temperature=request.temperatures, stop_at_eos=False)
     _decode(wider, wider)
 
 
 def _decode(request: Generate, texts: GenerateCommand, *, live: bool = False) -> None:
     from orderlens.cli.console import progress_bar
     from orderlens.cli.summary import show_summary
-    from orderlens.cli.terminal import keeping, kept_in
 
     policies, temperatures = request.policies, request.temperatures  # checked before the model is loaded
     model = request.load(request.model)
@@ -231,7 +222,7 @@ def _decode(request: Generate, texts: GenerateCommand, *, live: bool = False) ->
 
 def _can_be_live(*, as_json: bool) -> bool:
     """Whether texts can be shown during decoding; if not, print why."""
-    from orderlens.cli.console import print_line, stderr
+    from orderlens.cli.console import stderr
 
     if as_json or not stderr.is_terminal:
         print_line("--live needs a terminal and does not work with --json; decoding without it")
@@ -244,8 +235,7 @@ def _canvas(bar: "ProgressSink", model: "Model", *, live: bool) -> "Iterator[Pro
     if not live:
         yield bar
         return
-    from orderlens.cli.console import stderr
-    from orderlens.cli.live import live_progress
+    from orderlens.cli.console import live_progress, stderr
 
     with live_progress(bar, stderr, lambda token: model.tokenizer.decode([token])) as shown:
         yield shown
@@ -263,7 +253,6 @@ def evaluate(request: EvaluateCommand) -> None:
     """Decode and grade, or grade again, and print."""
     from orderlens.cli.console import progress_bar
     from orderlens.cli.summary import show_accuracies
-    from orderlens.cli.terminal import keeping, kept_in
 
     out = str(request.out)
     if request.regrade:
@@ -300,7 +289,6 @@ def census(request: CensusCommand) -> None:
     """Load, evaluate all states, print where the rules stand."""
     from orderlens.cli.console import progress_bar
     from orderlens.cli.summary import show_census, show_texts_census
-    from orderlens.cli.terminal import keeping, kept_in
 
     policies = request.policies  # refused before the model is loaded
     model = request.load(request.model)

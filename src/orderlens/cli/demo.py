@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from orderlens.cli.command import Output, takes
 from orderlens.cli.studies import OpenBar, opened_bars, run_plan
+from orderlens.cli.terminal import print_text
 from orderlens.common.files import refuse_place
 from orderlens.errors import counted
-from orderlens.runs.options import Computing, FolderOut
+from orderlens.runs.options import RESUMED_OUT, Computing
 
 if TYPE_CHECKING:
     from orderlens.analysis.table import Cell, Table
@@ -36,13 +37,12 @@ FULL_RESULT = "The paper's experiments on tiny"
 class Demo(Output):
     """Show in minutes what the reveal order does: every experiment of the paper on the bundled model."""
 
-    out: FolderOut = Path("demo-out")
+    out: Annotated[Path, RESUMED_OUT] = Path("demo-out")
 
 
 @takes(Demo)
 def demo(request: Demo) -> None:
     """Run the small preset and print what was found in a few lines."""
-    from orderlens.cli.console import print_text
     from orderlens.studies.replicate_plan import ReplicatePlan, demo_model, make_plan
 
     plan = make_plan("demo", demo_model())
@@ -90,7 +90,7 @@ def _with_sketch(bars: OpenBar, run: Path) -> OpenBar:
 
 def draw_answer(run: Path) -> None:
     """Draw the answer with the most EOS: there it is seen best that the order is not left to right."""
-    from orderlens.cli.console import print_sketch, print_text, stdout
+    from orderlens.cli.console import print_sketch, stdout
     from orderlens.show.views import Shown, fetch_sample
     from orderlens.store.reader import open_run
 
@@ -107,8 +107,8 @@ def draw_answer(run: Path) -> None:
 
 def _print_results(results: "Results") -> None:
     """Print two tables, one line per question, and where the rest is."""
-    from orderlens.analysis.rendering import render
-    from orderlens.cli.console import print_text, table_width
+    from orderlens.analysis import render
+    from orderlens.cli.console import table_width
 
     print_text(
         "\n"

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias
 
 from orderlens._version import __version__
 from orderlens.cli.command import Output, takes
+from orderlens.cli.terminal import print_json
 from orderlens.common.machine import total_memory
 from orderlens.errors import ModelLoadError
 from orderlens.runs.request import Opt
@@ -45,8 +46,6 @@ class Doctor(Output):
 @takes(Doctor)
 def doctor(request: Doctor) -> int:
     """Print the report; 2 when the model cannot work here."""
-    from orderlens.cli.console import print_json
-
     report = examine(request.model)
     if request.json:
         print_json(report)

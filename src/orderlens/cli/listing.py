@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orderlens.cli.command import Output, takes
+from orderlens.cli.terminal import print_json, print_line
 from orderlens.errors import OrderLensError, PluginError, UserInputError, one_line
 from orderlens.runs.request import Opt
 
@@ -31,7 +32,7 @@ class Orders(Output):
 def orders(request: Orders) -> None:
     """Print the list."""
     from orderlens.rules.catalogue import ORDERS, RULES
-    from orderlens.rules.orders.protocol import OracleOrder, StaticOrder
+    from orderlens.rules.orders import OracleOrder, StaticOrder
 
     rows: list[dict[str, object]] = []
     for name, kind in ORDERS.entries():
@@ -130,7 +131,7 @@ class Get(Output):
 @takes(Get)
 def get(request: Get) -> None:
     """Fetch, check, keep."""
-    from orderlens.cli.console import print_json, stdout
+    from orderlens.cli.console import stdout
     from orderlens.models.smol.base import SHA256, get_base
 
     name = request.name
@@ -165,8 +166,6 @@ def tasks(request: Tasks) -> None:
 
 def _warn(registry: "Registry[Any]") -> None:
     """Print a warning for each plug-in that has the name of a built-in entry."""
-    from orderlens.cli.console import print_line
-
     for line in registry.refused():
         print_line(f"warning: {line}")
 
@@ -188,7 +187,7 @@ def _show_facts(rows: Sequence[Mapping[str, str]]) -> None:
 def _show(rows: Sequence[Mapping[str, object]], columns: tuple[str, ...], as_json: bool) -> None:
     from rich.table import Table
 
-    from orderlens.cli.console import print_json, stdout
+    from orderlens.cli.console import stdout
 
     if as_json:
         print_json(rows)

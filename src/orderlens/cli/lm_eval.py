@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from orderlens.cli.command import Output, takes
+from orderlens.cli.terminal import keeping, kept_in, print_json
 from orderlens.common.files import refuse_place
 from orderlens.errors import DataFileError, MissingPackageError, UnknownNameError, UserInputError, one_line
 from orderlens.runs.options import FOLDER_OUT, BlockSize, Device, Dtype, ModelName, Weights
@@ -45,9 +46,6 @@ class LmEval(Output):
 @takes(LmEval, loose=True)
 def lm_eval(request: LmEval) -> None:
     """Run lm-eval with our model."""
-    from orderlens.cli.console import print_json
-    from orderlens.cli.terminal import keeping, kept_in
-
     out = request.out
     refuse_place(out, folder=True)
     if not request.tasks:

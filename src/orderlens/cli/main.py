@@ -35,7 +35,7 @@ VERBS = {
     "evaluate": "decode:evaluate",
     "census": "decode:census",
     "downstream": "studies:downstream",
-    "frontier": "studies:frontier",
+    "frontier": "frontier:frontier",
     "lm-eval": "lm_eval:lm_eval",
     "orders": "listing:orders",
     "models": "listing:models",
@@ -43,12 +43,12 @@ VERBS = {
     "tasks": "listing:tasks",
     "runs list": "runs:list_runs",
     "runs show": "runs:show",
-    "runs diff": "diff:diff_runs",
-    "runs verify": "runs:verify",
-    "runs export": "runs:export",
-    "runs import": "runs:import_traces",
-    "runs compact": "runs:compact",
-    "runs watch": "watch:watch",
+    "runs diff": "runs:diff_runs",
+    "runs verify": "maintain:verify",
+    "runs export": "maintain:export",
+    "runs import": "maintain:import_traces",
+    "runs compact": "maintain:compact",
+    "runs watch": "runs:watch",
     "analyze": "read:analyze",
     "figures": "read:figures",
     "report": "read:report",
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _mute_followers() -> None:
     """Silence all ranks but the leading one."""
-    from orderlens.runs.ranks import this_rank
+    from orderlens.common.machine import this_rank
 
     if (rank := this_rank()) is not None and not rank.leads:
         mute(f"rank {rank.index}")

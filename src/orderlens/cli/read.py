@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from orderlens.cli.command import Output, takes
-from orderlens.cli.terminal import print_line
+from orderlens.cli.terminal import keeping, print_json, print_line, print_text
 from orderlens.common.files import refuse_place, write_text
 from orderlens.errors import UserInputError
 from orderlens.runs.options import (
@@ -21,7 +21,6 @@ from orderlens.runs.options import (
     Device,
     GraderName,
     OneTemperature,
-    ResamplingSeed,
     evaluator_option,
 )
 from orderlens.runs.request import NEEDED, Opt, Request, entries
@@ -108,7 +107,6 @@ class Analyze(Writes, Output):
         Opt("Tokens that content statistics leave out: eos alone, as in the paper, or special ones too."),
     ] = "eos"
     bootstrap: Bootstrap = 1000
-    seed: ResamplingSeed = 0
     level: Annotated[float, Opt("Coverage of the intervals, between 0 and 1.")] = 0.95
     out: Annotated[Path | None, replace(FILE_OUT, shown="print the tables")] = None
     width: Annotated[
@@ -144,7 +142,7 @@ def analyze(request: Analyze) -> None:
     if request.out is not None:
         refuse_place(request.out, overwrite=request.overwrite)
     options = Options(
-        resampling=Resampling(request.bootstrap, request.seed, request.level),
+        resampling=Resampling(request.bootstrap, level=request.level),
         temperature=request.temperature,
         evaluator=DEFAULT_EVALUATOR if request.evaluator == "default" else request.evaluator,
         device=request.device,
@@ -182,7 +180,7 @@ def left_out(runs: list[str]) -> dict[str, str]:
 def _show(request: Analyze, tables: "list[Table]", width: int | None, notes: dict[str, str]) -> None:
     from orderlens.analysis.rendering import as_json, render
     from orderlens.analysis.table import with_paper_values
-    from orderlens.cli.console import print_json, print_text, stderr
+    from orderlens.cli.console import stderr
 
     form = "json" if request.json else request.form
     ready = [with_paper_values(table) for table in tables] if request.paper else tables
@@ -201,7 +199,7 @@ def _print_entries(tables: list[str], as_json: bool) -> None:
     from dataclasses import asdict
 
     from orderlens.analysis import glossary
-    from orderlens.cli.console import print_json, print_text, table_width
+    from orderlens.cli.console import table_width
 
     found = glossary.of_tables(tables) if tables else glossary.entries()
     if as_json:
@@ -211,8 +209,6 @@ def _print_entries(tables: list[str], as_json: bool) -> None:
 
 
 def _print_list(summaries: dict[str, str], as_json: bool) -> None:
-    from orderlens.cli.console import print_json, print_text
-
     if as_json:
         print_json(summaries)
         return
@@ -233,8 +229,6 @@ class Figures(Writes, Output):
 @takes(Figures)
 def figures(request: Figures) -> None:
     """Draw the figures and list their files."""
-    from orderlens.cli.console import print_json, print_text
-    from orderlens.cli.terminal import keeping
     from orderlens.errors import UndefinedFigureError
     from orderlens.figures.catalogue import FIGURES, draw_figures
 
@@ -269,19 +263,17 @@ class ReportCommand(Writes, Output):
     samples: Annotated[int, Opt("Number of samples in the report; 0 leaves all texts out.", least=0)] = 12
     title: Annotated[str | None, Opt("Title of the page.")] = None
     bootstrap: Bootstrap = 1000
-    seed: ResamplingSeed = 0
 
 
 @takes(ReportCommand)
 def report(request: ReportCommand) -> None:
     """Write the file."""
-    from orderlens.analysis.study import Options
-    from orderlens.cli.console import print_json, print_text
+    from orderlens.analysis import Options
     from orderlens.metrics.estimate import Resampling
     from orderlens.show.report.build import report as write
 
     refuse_place(request.out, overwrite=request.overwrite)
-    study = opened_study(request.runs, Options(resampling=Resampling(request.bootstrap, request.seed)))
+    study = opened_study(request.runs, Options(resampling=Resampling(request.bootstrap)))
     path = write(study, request.out, samples=request.samples, title=request.title)
     if request.json:
         print_json({"file": str(path), "bytes": path.stat().st_size, "runs": study.run.names})
@@ -304,7 +296,6 @@ class View(Output):
 @takes(View)
 def view(request: View) -> None:
     """Serve until Ctrl-C."""
-    from orderlens.cli.console import print_json, print_text
     from orderlens.show.viewer.serve import serve
 
     run = opened(request.runs)

@@ -1,56 +1,41 @@
-"""``orderlens runs list|show|verify|export|import|compact``: inspect and maintain run folders.
+"""``orderlens runs list|show|watch|diff``: look at run folders. No model is needed.
 
 No postponed annotations here: the types of fields are read when the command line is built.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from json import dumps
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orderlens.cli.command import Output, takes
-from orderlens.cli.read import Writes, opened
+from orderlens.cli.read import Writes, name_incomplete, opened
+from orderlens.cli.terminal import print_json, print_text
 from orderlens.common.files import refuse_place, write_text
 from orderlens.errors import UserInputError, counted
-from orderlens.runs.options import BLOCK_SIZE, FILE_OUT, RUN_OUT, as_pairs, local_place, pairs
-from orderlens.runs.request import NEEDED, Opt
+from orderlens.runs.options import FILE_OUT, local_place
+from orderlens.runs.request import Opt
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from orderlens.analysis.diff import Diff
+    from orderlens.runs.worker_log import WorkerState
     from orderlens.store.protocol import Folder
-    from orderlens.store.verify import Report
 
 RunPath = Annotated[str, Opt("Run folder, or its address (s3://…).", place=True, metavar="RUN")]
 SampleId = Annotated[str | None, Opt("Draw this sample: tokens, reveal order, confidence.")]
 ShownOrders = Annotated[Sequence[str], Opt("Draw only this order; needs --sample, repeatable.", repeat=True)]
-StoredTable = Annotated[
-    str | None,
-    Opt(
-        "Table to write: reveals, samples, outputs, revisions, …",
-        shown="reveals, with the events of policies that revise",
-    ),
-]
-FileFormat = Annotated[
-    str | None, Opt("File format: parquet, csv, jsonl or arrow.", name="format", shown="by the file's suffix")
-]
-ForeignFile = Annotated[Path, Opt("CSV, TSV, JSON Lines or Parquet file with one row per token.", place=True)]
-ColumnNames = Annotated[
-    Sequence[str],
-    Opt(
-        "Column that holds a field, e.g. logq=lp; repeatable.",
-        repeat=True,
-        metavar="FIELD=COLUMN",
-        read=pairs("column", "FIELD=COLUMN"),
-    ),
-]
-DecoderName = Annotated[str | None, Opt("Name of the model that decoded.", "-m")]
-MissingTemperature = Annotated[float | None, Opt("Temperature of rows without one; 0 is greedy.", least=0)]
-TARGET_ROWS = 1 << 21
-"""Reveals per part that ``compact`` aims at."""
+SILENT_S = 60.0
+"""Seconds without a new state after which a worker is shown as silent."""
+LISTED = 20
+"""Differing texts that are printed."""
 
 
-def _run_folder(path: str) -> "Folder":
+def run_folder(path: str) -> "Folder":
     """Return the folder of one run; anything else is refused."""
     from orderlens.store.folder import open_folder
     from orderlens.store.specfile import read_spec
@@ -58,6 +43,15 @@ def _run_folder(path: str) -> "Folder":
     folder = open_folder(path)
     read_spec(folder)
     return folder
+
+
+def size(count: float) -> str:
+    """Return a number of bytes with its unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +66,7 @@ def list_runs(request: ListRuns) -> None:
     """Print the list."""
     from rich.table import Table
 
-    from orderlens.cli.console import print_json, stdout
+    from orderlens.cli.console import stdout
     from orderlens.store.overview import overview
     from orderlens.store.reader import find_runs
 
@@ -91,15 +85,7 @@ def _list_row(item: Mapping[str, Any]) -> list[str]:
     if item["problem"]:
         return [name, f"{item['state']}: {item['problem']}", "", "", "", ""]
     reveals = f"{item['rows'].get('reveals', 0):,}"
-    return [name, item["state"], str(item["units"]), reveals, _size(item["bytes"]), ", ".join(item["orders"])]
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+    return [name, item["state"], str(item["units"]), reveals, size(item["bytes"]), ", ".join(item["orders"])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +104,6 @@ class Show(Writes, Output):
 @takes(Show)
 def show(request: Show) -> None:
     """Print facts, or a sample."""
-    from orderlens.cli.console import print_json, print_text
     from orderlens.store.overview import details
 
     if request.film is not None:
@@ -128,13 +113,13 @@ def show(request: Show) -> None:
         return
     if request.order or request.film:
         raise UserInputError(f"{'--order' if request.order else '--film'} needs --sample ID")
-    facts = details(_run_folder(request.run))
+    facts = details(run_folder(request.run))
     if request.json:
         print_json(facts)
         return
     for name in ("run", "state", "schema", "units", "parts"):
         print_text(f"{name + ':':<10} {facts[name]}")
-    print_text(f"{'size:':<10} {_size(facts['bytes'])}")
+    print_text(f"{'size:':<10} {size(facts['bytes'])}")
     print_text(f"{'orders:':<10} {', '.join(facts['orders'])}")
     for name, rows in sorted(facts["rows"].items()):
         print_text(f"{name + ':':<10} {counted(rows, 'row')}")
@@ -144,158 +129,11 @@ def show(request: Show) -> None:
         print_text(f"computed in {len(facts['environments'])} different environments (see --json)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verify(Output):
-    """Check the files of a run against their recorded checksums; exit code 1 if something is wrong.
-
-    --repair moves damaged files to quarantine/; the command that wrote the run then recomputes them.
-    """
-
-    run: RunPath
-    repair: Annotated[bool, Opt("Move damaged files to quarantine/ and queue their units again.")] = False
-    quick: Annotated[bool, Opt("Check only that the parts exist and have the right size.")] = False
-    force: Annotated[bool, Opt("Repair even if workers may be active.")] = False
-
-
-@takes(Verify)
-def verify(request: Verify) -> int:
-    """Print what was found; return 1 if something is wrong and was not repaired."""
-    from orderlens.cli.console import print_json
-    from orderlens.store.verify import repair_run, verify_run
-
-    folder = _run_folder(request.run)
-    report = (
-        repair_run(folder, force=request.force) if request.repair else verify_run(folder, quick=request.quick)
-    )
-    if request.json:
-        print_json({**report.to_json(), "repaired": request.repair and not report.ok})
-    else:
-        _print_report(report, request.repair)
-    return 0 if report.ok or request.repair else 1
-
-
-def _print_report(report: "Report", repaired: bool) -> None:
-    from orderlens.cli.console import print_text
-
-    rows = ", ".join(f"{count:,} {name}" for name, count in sorted(report.rows.items())) or "no rows"
-    state = "complete" if report.complete else "not complete"
-    print_text(
-        f"{report.run}: {counted(report.units, 'unit')}, {counted(report.parts, 'part')}, {rows}; {state}"
-    )
-    for finding in report.findings:
-        print_text(f"  {finding.kind}: {finding.path}: {finding.message}")
-    if report.leftovers:
-        print_text(f"  {counted(len(report.leftovers), 'unused file')} of interrupted workers (harmless)")
-    if report.redo:
-        print_text(f"  units to redo: {', '.join(report.redo)}")
-    if report.ok:
-        print_text("  all files match their records")
-    elif repaired:
-        print_text(
-            "  repaired: damaged files are in quarantine/; run the original command again to recompute them"
-        )
-    else:
-        print_text("  add --repair to move damaged files to quarantine/ and queue their units again")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export(Writes, Output):
-    """Write one table of one or several runs to a file."""
-
-    run: Annotated[Sequence[str], Opt("Run folders.", place=True, metavar="RUN…", given=NEEDED, repeat=True)]
-    out: Annotated[Path, FILE_OUT]
-    table: StoredTable = None
-    form: FileFormat = None
-    tokens: Annotated[bool, Opt("Add the text of each token (table reveals only).")] = False
-
-
-@takes(Export)
-def export(request: Export) -> None:
-    """Write the file."""
-    from orderlens.cli.console import print_json, print_text
-    from orderlens.store.export import export_table, revises
-
-    run, out = opened(request.run), request.out
-    rows = export_table(
-        run, request.table, out, request.form, tokens=request.tokens, overwrite=request.overwrite
-    )
-    table = request.table or ("reveals and revisions" if revises(run) else "reveals")
-    if request.json:
-        print_json({"file": str(out), "table": table, "rows": rows})
-    else:
-        print_text(f"{out}: {counted(rows, 'row')} of {table}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compact(Output):
-    """Merge the small parts of a complete run into fewer, larger ones."""
-
-    run: RunPath
-    target_rows: Annotated[int, Opt("Approximate number of reveals per part.", least=1)] = TARGET_ROWS
-
-
-@takes(Compact)
-def compact(request: Compact) -> None:
-    """Merge the parts and print their numbers."""
-    from orderlens.cli.console import print_json, print_text
-    from orderlens.store.compact import compact_run
-
-    done = compact_run(_run_folder(request.run), target_rows=request.target_rows)
-    if request.json:
-        print_json({"run": request.run, **asdict(done)})
-        return
-    before, after = _size(done.bytes_before), _size(done.bytes_after)
-    print_text(
-        f"{request.run}: {done.parts_before} parts ({before}) merged into {done.parts_after} ({after})"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Import(Output):
-    """Convert traces that another decoder recorded into a run.
-
-    Each row is one revealed token: its sample, order, logq in nats, and step or position.
-    """
-
-    file: ForeignFile
-    out: Annotated[str, replace(RUN_OUT, help="Run folder to write.")]
-    column: ColumnNames = ()
-    model: DecoderName = None
-    block_size: Annotated[int | None, replace(BLOCK_SIZE, shown="one block")] = None
-    temperature: MissingTemperature = None
-
-
-@takes(Import)
-def import_traces(request: Import) -> None:
-    """Import the file and suggest the next commands."""
-    from orderlens.cli.console import print_json, print_text
-    from orderlens.cli.summary import print_next
-    from orderlens.texts.foreign import import_run
-
-    out = request.out
-    found = import_run(
-        request.file,
-        out,
-        columns=as_pairs("column", request.column),
-        model=request.model,
-        block_size=request.block_size,
-        temperature=request.temperature,
-    )
-    if request.json:
-        print_json(asdict(found))
-        return
-    counts = (counted(found.n_samples, "sample"), counted(found.n_traces, "trace"))
-    print_text(f"{out}: {', '.join(counts)}, {counted(found.n_reveals, 'reveal')} from {request.file}")
-    for note in found.notes:
-        print_text(f"  {note}")
-    print_next(f"view {quote(out)}", f"report {quote(out)}")
-
-
 def show_sample(
     run: str, sample_id: str, orders: Sequence[str], *, film: Path | None = None, as_json: bool = False
 ) -> None:
     """Print the traces of a sample, as text or JSON, or write them as a film."""
-    from orderlens.cli.console import print_json, print_sketch, print_text, stdout
+    from orderlens.cli.console import print_sketch, stdout
     from orderlens.show.views import Shown, fetch_sample, plain_sample
 
     view = fetch_sample(opened([run]), sample_id, orders=list(orders) or None)
@@ -311,3 +149,179 @@ def show_sample(
     print_sketch(shown.text(max(stdout.width, 40)))
     if len(traces) < len(view.traces):
         print_text(f"\n{len(view.traces)} traces in all; name others with --order: {', '.join(view.labels)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch(Output):
+    """Show the progress of a run until it ends: units, tokens per second, state of each worker."""
+
+    run: RunPath
+    every: Annotated[float, Opt("Seconds between two updates.", least=0.2)] = 2.0
+    once: Annotated[bool, Opt("Print the current state and exit.")] = False
+
+
+@takes(Watch)
+def watch(request: Watch) -> None:
+    """Show the state until the run ends."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from orderlens.cli.console import stdout
+
+    folder = run_folder(request.run)
+    if request.json:
+        print_json(look(folder))
+        return
+    if request.once or not stdout.is_terminal:  # a file gets one state, not repeated screens
+        for part in picture(look(folder)):
+            stdout.print(part)
+        return
+    with Live(console=stdout, auto_refresh=False, transient=False) as live:
+        while True:
+            facts = look(folder)
+            live.update(Group(*picture(facts)), refresh=True)
+            if facts["state"] != "running":
+                return
+            time.sleep(request.every)
+
+
+def look(folder: "Folder") -> dict[str, Any]:
+    """Return the state of a run and its workers as plain values."""
+    from orderlens.runs.worker_log import read_failures, read_states, steps_left
+    from orderlens.store.overview import overview
+
+    facts, states = overview(folder), read_states(folder)
+    busy = [state for state in states if not state.over]
+    return {
+        "run": facts["run"],
+        "state": "running" if busy and facts["state"] == "incomplete" else facts["state"],
+        "units": facts.get("units", 0),
+        "rate": sum(state.rate for state in busy),
+        "left": steps_left(states),
+        "failures": [asdict(row) for row in read_failures(folder)],
+        "workers": [
+            {**asdict(state), "rate": state.rate, "note": note(state, time.time())} for state in states
+        ],
+    }
+
+
+def note(state: "WorkerState", now: float) -> str:
+    """Return the worker's state for the table; ``dead`` or ``silent`` if it stopped writing its state."""
+    from orderlens.runs.worker_log import ENDED
+
+    silent = now - state.time
+    if state.state in ENDED:
+        return state.state
+    if state.over:
+        return "dead"
+    return state.state if silent < SILENT_S else f"silent for {silent:.0f} s"
+
+
+def picture(facts: dict[str, Any]) -> "list[Text | Table]":
+    """Return the state of a run as lines and a table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    head = f"{facts['run']}: {facts['state']}, units committed: {facts['units']}{_pace(facts)}"
+    columns = ("worker", "host", "device", "state", "units", "tokens", "tokens/s")
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in facts["workers"]:
+        table.add_row(row["name"], row["host"], row["device"], row["note"], *_numbers(row))
+    return [Text(head, overflow="fold"), table, *_failed(facts["failures"])]
+
+
+def _pace(facts: dict[str, Any]) -> str:
+    """Return speed and remaining time of a running run."""
+    if facts["state"] != "running":
+        return ""
+    rate, left = facts["rate"], facts["left"]
+    about = f", {left:,} tokens left" if left is not None else ""
+    minutes = f", about {left / rate / 60:,.0f} min" if left is not None and rate > 0 else ""
+    return f", {rate:,.0f} tokens/s{about}{minutes}"
+
+
+def _numbers(row: dict[str, Any]) -> list[str]:
+    return [f"{row['units']:,}", f"{row['tokens']:,}", f"{row['rate']:,.0f}"]
+
+
+def _failed(rows: Sequence[dict[str, Any]]) -> "list[Text]":
+    from rich.text import Text
+
+    return [
+        Text(f"failed: {', '.join(row['samples'][:3])} (attempt {row['attempt'] + 1}): {row['error']}")
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffRuns(Writes, Output):
+    """Compare two runs pass by pass; exit code 1 if they decode differently.
+
+    Each text gets a verdict: same, tie, rounding, different-rule, different-model or missing.
+    golden:PRESET names a run of that preset that is shipped with the package.
+    """
+
+    a: Annotated[str, Opt("Run folder, its address, or golden:PRESET.", place=True, metavar="A")]
+    b: Annotated[str, Opt("Run to compare with.", place=True, metavar="B")]
+    noise: Annotated[
+        float | None,
+        Opt(
+            "Differences of log-probabilities up to here count as rounding (nats).",
+            shown="what the runs measured, else by precision",
+            least=0,
+        ),
+    ] = None
+    out: Annotated[Path | None, replace(FILE_OUT, help="Also write an HTML page with both paths.")] = None
+
+
+@takes(DiffRuns)
+def diff_runs(request: DiffRuns) -> int:
+    """Print the comparison; return 1 if the runs differ."""
+    from orderlens.analysis.diff import diff
+
+    if request.out is not None:
+        refuse_place(request.out, overwrite=request.overwrite)
+    found = diff(request.a, request.b, noise=request.noise)
+    for run in (found.a, found.b):
+        name_incomplete(run)
+    page = None
+    if request.out is not None:
+        from orderlens.show.diff_page import diff_page
+
+        page = diff_page(found, request.out)
+    if request.json:
+        print_json(found.to_json() | ({"page": str(page)} if page else {}))
+    else:
+        print_text("\n".join(_lines(found)))
+        if page:
+            print_text(f"page: {page}")
+    return 0 if found.same else 1
+
+
+def _lines(found: "Diff") -> Iterator[str]:
+    counts = ", ".join(f"{count} {name}" for name, count in found.totals.items() if count)
+    yield f"{'same' if found.same else 'different'}: {counts or 'the runs hold no traces'}"
+    left, right = found.tokens_per_pass
+    if left == left and right == right:
+        yield f"tokens per pass: {left:.3g} in A, {right:.3g} in B"
+    yield f"noise: {found.noise:.3g} nats ({found.noise_source})"
+    for item in found.explanations:
+        yield f"explained by {item.setting}: {item.text} ({item.source})"
+    rows = [row for row in found.table().to_arrow().to_pylist() if row["verdict"] != "same"]
+    for row in rows[:LISTED]:
+        orders = " | ".join(dict.fromkeys(str(row[name] or "–") for name in ("order_a", "order_b")))
+        yield f"  {row['sample_id']} ({orders}): {row['verdict']}{_first(row)}"
+    if len(rows) > LISTED:
+        yield f"  and {len(rows) - LISTED} more (see --json)"
+
+
+def _first(row: dict[str, object]) -> str:
+    """Return where a pair first differs, with both candidates."""
+    if row["first_pass"] is None:
+        return ""
+    sides = []
+    for name, place in (("a", row["first_position"]), ("b", row["position_b"])):
+        p = row[f"p_{name}"]
+        if isinstance(p, float):
+            sides.append(f"{name.upper()} token {row[f'token_{name}']} at {place}, p = {p:.4g}")
+    return f" in pass {row['first_pass']}, position {row['first_position']}: {'; '.join(sides)}"

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from orderlens.cli.console import print_json, stdout
+from orderlens.cli.console import stdout
+from orderlens.cli.terminal import print_json
 from orderlens.common.plaintext import printable
 from orderlens.metrics.trace_table import overflow_note
 from orderlens.rules import spec_of

@@ -49,6 +49,12 @@ def print_line(message: str) -> None:
     sys.stderr.write(f"\x1b[31m{text}\x1b[0m\n" if coloured else f"{text}\n")
 
 
+def print_text(text: str) -> None:
+    """Print plain text on standard output, with control characters escaped."""
+    sys.stdout.write(printable(text).expandtabs() + "\n")
+    sys.stdout.flush()
+
+
 def print_json(value: Any) -> None:
     """Print ``value`` as JSON on standard output (NaN and infinities become null)."""
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")

@@ -4,15 +4,17 @@ No postponed annotations here: the types of fields are read when the command lin
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orderlens.cli.command import Output, takes
 from orderlens.cli.read import Writes, opened
+from orderlens.cli.terminal import print_json, print_text
 from orderlens.common.files import refuse_place
 from orderlens.errors import UserInputError, counted
-from orderlens.runs.options import Bootstrap, ResamplingSeed, limit_option, local_place
+from orderlens.registry import refuse_unknown
+from orderlens.runs.options import COLUMNS, Bootstrap, as_pairs, limit_option, local_place
 from orderlens.runs.request import BadValueError, Opt, Request
 
 if TYPE_CHECKING:
@@ -29,7 +31,10 @@ class TraceFile(Request):
     """Options that select the traces and columns of a run or file."""
 
     file: Annotated[Path, Opt("A run folder, or a JSON, CSV, Parquet or text file with log q.", place=True)]
-    column: Annotated[str, Opt("Column with log q in nats.")] = "logq"
+    columns: Annotated[
+        Sequence[str],
+        replace(COLUMNS, help="Column of logq (nats), step or is_argmax, e.g. logq=lp; repeatable."),
+    ] = ()
     by: Annotated[
         Sequence[str] | None,
         Opt(
@@ -37,17 +42,28 @@ class TraceFile(Request):
             shown="sample_id, order, …",
         ),
     ] = None
-    step: Annotated[str, Opt("Column by which the rows of a trace are sorted.")] = "step"
     sample: Annotated[str | None, Opt("Read only the sample with this id.")] = None
     order: Annotated[str | None, Opt("Read only the traces of this order.")] = None
 
-    def traces(self, columns: "SeriesColumns") -> "Iterator[Series]":
+    def traces(self) -> "Iterator[Series]":
         """Yield the selected traces; an incomplete run is named on standard error."""
         from orderlens.texts.foreign.series import read_series
 
         if self.file.is_dir():
             opened([str(self.file)])
-        return read_series(self.file, columns, self.sample, self.order)
+        return read_series(self.file, self.named_columns, self.sample, self.order)
+
+    @property
+    def named_columns(self) -> "SeriesColumns":
+        """Names of the columns that hold log q, the hits and the step."""
+        from orderlens.texts.foreign.series import SeriesColumns
+
+        names = as_pairs("columns", self.columns)
+        for name in names:
+            refuse_unknown("field of --column", name, ("logq", "step", "is_argmax"))
+        if "is_argmax" in names:
+            names["hits"] = names.pop("is_argmax")
+        return SeriesColumns(**names, by=self.naming)
 
     @property
     def naming(self) -> tuple[str, ...] | None:
@@ -67,7 +83,6 @@ class Sigma0(Output):
 @takes(Sigma0)
 def sigma0(request: Sigma0) -> None:
     """Print one line per number of competitors."""
-    from orderlens.cli.console import print_json, print_text
     from orderlens.theory import critical_point
 
     rows = []
@@ -100,8 +115,6 @@ class Curve(Writes, Output):
 @takes(Curve)
 def curve(request: Curve) -> None:
     """Print the curve, write its figures."""
-    from orderlens.cli.console import print_json, print_text
-
     rows = _curve_rows(_some("sigma", request.sigma), request.k, request.points)
     written: list[Path] = []
     if (folder := request.figures) is not None:
@@ -149,7 +162,7 @@ class CheckCommand(Output):
 def check(request: CheckCommand) -> None:
     """Print one claim after the other."""
     from orderlens.claims.audit import CLAIM_COUNT, check_claims
-    from orderlens.cli.console import print_json, print_text, progress_bar
+    from orderlens.cli.console import progress_bar
 
     claims = []
     with progress_bar("claims", CLAIM_COUNT, quiet=request.json) as advance:
@@ -183,13 +196,9 @@ class Profile(TraceFile, Output):
 @takes(Profile)
 def profile(request: Profile) -> None:
     """Print the profile of some traces."""
-    from orderlens.cli.console import print_json, print_text
-    from orderlens.texts.foreign.series import SeriesColumns
-
     noises = _some("sigma", request.sigma)
     reports, total = [], 0
-    columns = SeriesColumns(request.column, step=request.step, by=request.naming)
-    for trace in request.traces(columns):
+    for trace in request.traces():
         total += 1
         if total <= request.limit:
             reports.append(_report(trace, noises, request.k, request.top))
@@ -235,8 +244,6 @@ def _report(trace: "Series", sigmas: Sequence[float], k: float, top: int) -> dic
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    from orderlens.cli.console import print_text
-
     print_text(
         f"{report['label']}: n = {report['n']}, mean {report['mean']:.4f}, Var {report['var']:.4f}, "
         f"min {report['min']:.4f}, q < 1/2 on {100 * report['share_below_half']:.1f} % of steps"
@@ -267,9 +274,7 @@ def _print_report(report: dict[str, Any]) -> None:
 class Fit(TraceFile, Output):
     """Fit the noise σ and the number of competitors k to scored traces, and test the fit."""
 
-    hits: Annotated[str, Opt("Column that says whether the target was the argmax.")] = "is_argmax"
     bootstrap: Bootstrap = 0
-    seed: ResamplingSeed = 0
 
 
 @takes(Fit)
@@ -277,23 +282,19 @@ def fit(request: Fit) -> None:
     """Print the fit."""
     import numpy as np
 
-    from orderlens.cli.console import print_json, print_text
-    from orderlens.texts.foreign.series import SeriesColumns, texts_of
+    from orderlens.texts.foreign.series import texts_of
     from orderlens.theory import fit_noise
 
-    columns = SeriesColumns(request.column, request.hits, request.step, request.naming)
-    traces = list(request.traces(columns))
+    traces = list(request.traces())
     flags = [trace.hits for trace in traces if trace.hits is not None]
     if len(flags) < len(traces):
         raise UserInputError(
-            f"{request.file} lacks the column {request.hits!r}, telling whether the target was the argmax; "
-            "name another with --hits, or score the texts with 'orderlens score'"
+            f"{request.file} lacks the column {request.named_columns.hits!r}, telling whether the target was "
+            "the argmax; name another with --column is_argmax=NAME, or score the texts with 'orderlens score'"
         )
     values = np.concatenate([trace.values for trace in traces])
     groups = np.repeat(texts_of(traces), [trace.values.size for trace in traces])
-    result = fit_noise(
-        values, np.concatenate(flags), groups=groups, bootstrap=request.bootstrap, seed=request.seed
-    )
+    result = fit_noise(values, np.concatenate(flags), groups=groups, bootstrap=request.bootstrap)
     if request.json:
         print_json({**asdict(result), "remarks": result.remarks, "n_traces": len(traces)})
         return
@@ -319,8 +320,6 @@ def _some(option: str, values: Sequence[float]) -> Sequence[float]:
 
 def _print_rows(rows: list[dict[str, Any]], formats: dict[str, str], default: str) -> None:
     """Print rows in right-aligned columns, never cut to the width of a terminal."""
-    from orderlens.cli.console import print_text
-
     cells = [[format(value, formats.get(name, default)) for name, value in row.items()] for row in rows]
     lines = [list(rows[0]), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from orderlens.cli.command import Output, takes
+from orderlens.cli.terminal import keeping, print_json, print_text
 from orderlens.common.files import refuse_place
 from orderlens.runs.options import BLOCK_SIZE, FOLDER_OUT, Device, Split
 from orderlens.runs.request import NEEDED, Opt
@@ -61,8 +62,7 @@ def train(request: Train) -> None:
     """Train and print a summary."""
     from dataclasses import fields
 
-    from orderlens.cli.console import print_json, print_text, progress_bar
-    from orderlens.cli.terminal import keeping
+    from orderlens.cli.console import progress_bar
     from orderlens.models.engine.device import pick_device
     from orderlens.training.from_text import TextTraining, train_from_text
 

@@ -26,13 +26,13 @@ RUN_SPEC, RUN_FORMAT = "spec.json", "orderlens-run"
 """A folder with this file and this format name in it is a run."""
 
 
-def refusal(error: OSError) -> str:
+def refusal(error: OSError, *, writing: bool = True) -> str:
     """Return why the file system refused, with a remedy where one is known."""
     if error.errno in _FULL:
         return "the disk is full; finished work is kept: free some space and run the same command again"
     if error.errno == errno.EFBIG:
         return "the file would be larger than allowed here (ulimit -f)"
-    if error.errno in _LOCKED:
+    if error.errno in _LOCKED and writing:
         return "it is read-only or belongs to another user; make it writable or choose another place"
     if error.errno == errno.ENAMETOOLONG:
         return "the name is too long for this file system; choose a shorter one"
@@ -68,6 +68,18 @@ def storing(path: Path | str) -> Iterator[None]:
         if isinstance(error, UnicodeError) or (isinstance(error, ValueError) and "null" in str(error)):
             raise UserInputError(f"cannot write {str(path)!r}: no file can have this name") from error
         raise
+
+
+@contextmanager
+def storage_errors(action: str, label: str) -> Iterator[None]:
+    """Turn an error of the file system into a ``StorageError``; a missing file to read stays what it is."""
+    try:
+        yield
+    except OSError as error:
+        writing = action.startswith(("write", "move", "remove"))
+        if isinstance(error, FileNotFoundError) and not writing:
+            raise
+        raise StorageError(f"cannot {action} in {label}: {refusal(error, writing=writing)}") from error
 
 
 def _system_error(error: BaseException) -> OSError | None:

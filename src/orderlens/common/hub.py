@@ -1,17 +1,20 @@
-"""Downloads files of a repository on the Hugging Face hub, through the hub's own client and cache.
+"""Downloads files of the Hugging Face hub, and resolves ``hf:ORG/NAME[@REV]`` to a local folder.
 
-Every failure is one line that names the repository and a remedy. Does not depend on models or data.
+Uses the hub's own client and cache. Of a model only weights (safetensors), configuration and tokenizer files
+are fetched, never remote code. Every failure is one line that names the repository and a remedy. Does not
+depend on the contents of the files.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orderlens.errors import MissingPackageError, UserInputError, one_line
+from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError, one_line
 
 PATIENCE_S = 5.0
 """Seconds to wait for the hub's answer."""
@@ -107,3 +110,57 @@ def snapshot(
             f"{label} could not be downloaded: {one_line(problem)[:200]}; {wanted.instead} instead"
         ) from None
     return Path(str(folder))
+
+
+PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+"""Files to fetch: weights, configuration, tokenizer, chat template."""
+_SPEC = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class HubSpec:
+    """A model on the hub, optionally at a branch, tag or commit."""
+
+    repo: str
+    revision: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> HubSpec:
+        """Read ``hf:ORG/NAME[@REV]``."""
+        match = _SPEC.fullmatch(text)
+        if match is None:
+            raise UserInputError(f"model '{text}' is not of the form hf:ORG/NAME or hf:ORG/NAME@REVISION")
+        return cls(match["repo"], match["revision"])
+
+    def __str__(self) -> str:
+        return f"hf:{self.repo}" + (f"@{self.revision}" if self.revision else "")
+
+
+def resolve_snapshot(
+    spec: str,
+    *,
+    cache_dir: Path | None = None,
+    endpoint: str | None = None,
+    offline: bool | None = None,
+    patterns: Sequence[str] = PATTERNS,
+) -> Path:
+    """Return the local folder of a hub model; files that are not in the cache are downloaded.
+
+    Args:
+        spec: ``hf:ORG/NAME[@REV]``.
+        cache_dir: folder of the hub cache, the client's default if None.
+        endpoint: address of the hub, the client's default if None.
+        offline: never connect; by default the client's setting (``HF_HUB_OFFLINE``).
+        patterns: files to fetch; a shorter list describes a model without its weights.
+    """
+    wanted = HubSpec.parse(spec)
+    repository = Repository(
+        "model",
+        wanted.repo,
+        wanted.revision,
+        f"model '{wanted}'",
+        "copy the checkpoint here and name its folder",
+    )
+    return snapshot(
+        repository, patterns, ModelLoadError, cache_dir=cache_dir, endpoint=endpoint, offline=bool(offline)
+    )

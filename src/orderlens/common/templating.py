@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from orderlens.common.files import write_text
-from orderlens.common.plaintext import printable
+from orderlens.common.plaintext import one_line, printable, shown, size_of
 from orderlens.errors import MissingPackageError
 
 if TYPE_CHECKING:
@@ -37,6 +38,25 @@ def fill(template: str, **data: Any) -> str:
     return _environment(template.endswith((".html.j2", ".svg.j2"))).get_template(template).render(**data)
 
 
+def first_rows_html(columns: Mapping[str, Sequence[object]], n_rows: int) -> str:
+    """Return the first rows of a table as an HTML table, with all its columns."""
+    return fill("rows.html.j2", **_cells(columns), size=size_of(columns, n_rows))
+
+
+def facts_html(facts: Mapping[str, str], columns: Mapping[str, Sequence[object]]) -> str:
+    """Return named facts, one per line, followed by a few rows as an HTML table."""
+    lines = [(one_line(name), one_line(value)) for name, value in facts.items()]
+    filled = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+    return fill("run.html.j2", facts=lines, **_cells(filled))
+
+
+def _cells(columns: Mapping[str, Sequence[object]]) -> dict[str, Any]:
+    return {
+        "heads": [one_line(name) for name in columns],
+        "rows": [[shown(value) for value in row] for row in zip(*columns.values(), strict=True)],
+    }
+
+
 @cache
 def _environment(html: bool) -> Environment:
     try:
@@ -50,7 +70,7 @@ def _environment(html: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=_shown if html else _plain_markdown,
+        finalize=_safe if html else _plain_markdown,
     )
     environment.filters |= {"cell": _cell, "data_uri": data_uri, "md": Markdown, "verbatim": _verbatim}
     return environment
@@ -62,7 +82,7 @@ class Markdown(str):
     __slots__ = ()
 
 
-def _shown(value: Any) -> Any:
+def _safe(value: Any) -> Any:
     """Escape control characters, which autoescaping leaves in the text."""
     if type(value) is not str:
         return value

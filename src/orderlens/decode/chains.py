@@ -21,7 +21,7 @@ from orderlens.common.grid import Canvas
 from orderlens.common.rng import NumberRows, draw_stream, rule_stream
 from orderlens.decode.extra_inputs import PolicyMemory
 from orderlens.models.protocol import IntArray, Model
-from orderlens.rules.orders.protocol import StaticOrder, check_path
+from orderlens.rules.orders import StaticOrder, check_path
 from orderlens.rules.policy import Policy
 from orderlens.texts.samples import EncodedSample
 

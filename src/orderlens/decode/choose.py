@@ -22,7 +22,7 @@ from orderlens.decode.head import take_rows, target_stats
 from orderlens.decode.passes import Pass, regroup
 from orderlens.errors import ModelOutputError, OrderLensError, PluginError, UserInputError, one_line
 from orderlens.models.protocol import FloatArray, IntArray
-from orderlens.rules.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, StaticOrder
+from orderlens.rules.orders import ConfidenceOrder, DrawingOrder, OracleOrder, StaticOrder
 from orderlens.rules.policy import Policy
 from orderlens.rules.stats import DrawStats, PositionStats, TargetStats, comparable
 from orderlens.rules.view import StepView

@@ -36,7 +36,7 @@ from orderlens.decode.batches import BatchLimit, run_in_batches
 from orderlens.decode.head import blank_rows, divergence, position_stats, put_rows, take_rows, target_stats
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, Session, StateBatch
-from orderlens.rules.orders.protocol import AFTER, LookaheadOrder
+from orderlens.rules.orders import AFTER, LookaheadOrder
 from orderlens.rules.policy import Policy
 from orderlens.rules.protocol import AFTER_SETS
 from orderlens.rules.stats import positions_of

@@ -15,19 +15,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orderlens.common.arguments import TemperatureSchedule
 from orderlens.common.grid import Canvas, Overflow
+from orderlens.common.temperature import TemperatureSchedule
 from orderlens.decode.batches import BatchLimit, interleave, run_in_batches, split_for_overlap
 from orderlens.decode.beams import BeamBatch
 from orderlens.decode.chains import Chain, Chains, Watch, live_canvases
-from orderlens.decode.passes import Columns, TraceRecorder
+from orderlens.decode.passes import Columns, StateRecorder, TraceRecorder
 from orderlens.decode.rounds import Advance, Rounds
 from orderlens.decode.search import SearchBatch
-from orderlens.decode.states import StateRecorder
 from orderlens.decode.target_states import check_fits, plan_canvases
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Anchor, Model
-from orderlens.rules.orders.protocol import Order
+from orderlens.rules.orders import Order
 from orderlens.rules.policy import Policy
 from orderlens.rules.search import Beams
 from orderlens.texts.samples import EncodedSample

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from orderlens.common.arguments import TemperatureSchedule
 from orderlens.common.grid import Canvas, Overflow
 from orderlens.common.rng import draw_stream, rule_stream
+from orderlens.common.temperature import TemperatureSchedule
 from orderlens.decode.chains import initial_canvas
 from orderlens.decode.choose import BoolArray, choose
 from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory, Remaining
 from orderlens.decode.head import draw_stats, position_stats, target_stats
 from orderlens.decode.target_states import plan_canvases
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, LogProbRows, Model
-from orderlens.rules.orders.protocol import Order, StaticOrder
+from orderlens.rules.orders import Order, StaticOrder
 from orderlens.rules.policy import Policy
-from orderlens.rules.revise.protocol import BlockView, Revise
+from orderlens.rules.revise import BlockView, Revise
 from orderlens.rules.stats import DrawStats, PositionStats, TargetStats, positions_of
 from orderlens.rules.view import StepView
 from orderlens.texts.samples import EncodedSample

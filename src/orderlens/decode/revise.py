@@ -16,7 +16,7 @@ from orderlens.decode.choose import BoolArray, ChosenRows, plugin_errors
 from orderlens.decode.passes import Columns, Pass, TraceRecorder, apply_per_count, regroup
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import FloatArray, IntArray
-from orderlens.rules.revise.protocol import BlockView, Moves, Revise
+from orderlens.rules.revise import BlockView, Moves, Revise
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.common.arguments import TemperatureSchedule
+from orderlens.common.temperature import TemperatureSchedule
 from orderlens.decode.chains import Chains
 from orderlens.decode.choose import ChosenRows, choose_rows, committed_tokens
 from orderlens.decode.extra_inputs import Remaining, leave_one_out_logprobs, remaining_stats
 from orderlens.decode.head import start_reduction, take_rows
-from orderlens.decode.passes import Pass, PassRequest, TraceRecorder, dedupe_initial_states
+from orderlens.decode.passes import Pass, PassRequest, StateRecorder, TraceRecorder, dedupe_initial_states
 from orderlens.decode.revise import Revised, apply_changes, revise_rows
 from orderlens.decode.speculate import Speculator
-from orderlens.decode.states import StateRecorder
 from orderlens.models.abilities import seeds_blocks
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch
 from orderlens.rules.stats import DrawInputs, DrawStats, PendingStats

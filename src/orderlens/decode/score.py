@@ -34,13 +34,12 @@ from orderlens.decode.chains import NEVER
 from orderlens.decode.choose import choose
 from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory, Remaining
 from orderlens.decode.head import take_rows
-from orderlens.decode.passes import Columns
-from orderlens.decode.states import StateRecorder
+from orderlens.decode.passes import Columns, StateRecorder
 from orderlens.decode.target_states import BoolArray, TargetStates, check_fits, plan_canvases
 from orderlens.errors import ModelOutputError
 from orderlens.models.abilities import seeds_blocks
 from orderlens.models.protocol import Anchor, IntArray, Model, Rows, Session
-from orderlens.rules.orders.protocol import Order, StaticOrder
+from orderlens.rules.orders import Order, StaticOrder
 from orderlens.rules.policy import Policy
 from orderlens.rules.stats import TargetStats
 from orderlens.rules.view import StepView
@@ -145,8 +144,9 @@ class Scorer:
         self.rank_OMB = np.full(shape, NEVER)
         self.place_OMB = np.zeros(shape, np.int64)
         self._plan_static_paths()
-        self.memory = [PolicyMemory.empty(shape[1], shape[2]) for _ in policies]
-        self.numbers = [NumberRows(shape[1], shape[2], self._opener(policy)) for policy in policies]
+        adaptive = {o: policy for o, policy in enumerate(policies) if not policy.is_static}
+        self.memory = {o: PolicyMemory.empty(shape[1], shape[2]) for o in adaptive}
+        self.numbers = {o: NumberRows(shape[1], shape[2], self._opener(adaptive[o])) for o in adaptive}
         names = ("logq", "max_logprob", "second_logprob", "entropy", "competitor_logprob", "score")
         self.found: dict[str, np.ndarray[Any, Any]] = {name: np.full(shape, np.nan) for name in names}
         self.found |= {name: np.zeros(shape, np.int64) for name in ("top_token", "n_tied")}

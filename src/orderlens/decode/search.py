@@ -23,9 +23,8 @@ from orderlens.common.grid import Canvas
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.batches import BatchLimit, run_in_batches
 from orderlens.decode.chains import Chain, Chains
-from orderlens.decode.passes import BoolArray, Columns, TraceRecorder
+from orderlens.decode.passes import BoolArray, Columns, StateRecorder, TraceRecorder
 from orderlens.decode.rounds import Rounds
-from orderlens.decode.states import StateRecorder
 from orderlens.models.protocol import FloatArray, IntArray, Model
 from orderlens.rules.policy import Policy
 from orderlens.rules.search import NOT_ADDITIVE, Search, path_measure

@@ -22,7 +22,7 @@ from orderlens.common.machine import is_out_of_memory
 from orderlens.decode.chains import Chains
 from orderlens.decode.passes import NextRows, PassRequest, SpeculativePass
 from orderlens.models.protocol import IntArray, Rows, Session, Speculates
-from orderlens.rules.orders.protocol import READINGS
+from orderlens.rules.orders import READINGS
 from orderlens.rules.stats import PendingStats, RowStats
 
 ALLOWED_MISSES = 8

@@ -19,7 +19,7 @@ from orderlens.decode.passes import NextRows, SpeculativePass
 from orderlens.kernels.gpu import runs_kernels
 from orderlens.models.engine.transfer import start_copy_to_host, to_device
 from orderlens.models.protocol import IntArray, NextTokens, Speculates
-from orderlens.rules.orders.protocol import READINGS, Reading
+from orderlens.rules.orders import READINGS, Reading
 from orderlens.rules.stats import DrawInputs, PendingStats
 
 

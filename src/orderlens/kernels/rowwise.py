@@ -1,7 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Kernels that pass over each row once: residual addition with RMS norm, and SwiGLU.
+"""Kernels that pass over each row once: residual addition with RMS norm, SwiGLU, queries and keys.
 
-Shape letters: T tokens, C model width, F feed-forward width.
+For queries and keys, one program handles a head of a few tokens: QK-norm, partial rotary encoding and the
+write to the cache. It reads the fused projection [T, (H + 2K)·D] and writes normalised, rotated queries and
+keys [T, H + K, D]. Values need no work: attention reads them in place. When storing, keys and values also go
+to their pages.
+
+Shape letters: T tokens, C model width, F feed-forward width, H query heads, K key/value heads, D head width.
 """
 
 from __future__ import annotations
@@ -11,8 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from orderlens.kernels.shapes import PAGE, CachedPages, HeadNorms, HeadShape, WindowBatch
+
 SWIGLU_BLOCK = 1024
 """Numbers of a row per program of SwiGLU."""
+FEW_TOKENS = 128
+"""Up to this number of tokens, a program handles one token, so that the programs fill the GPU."""
 
 
 @triton.jit
@@ -106,3 +115,125 @@ def swiglu(gate_up_TF: Tensor) -> Tensor:
         num_warps=4,
     )
     return out_TF
+
+
+@triton.jit
+def _heads_kernel(
+    fused,
+    packed,
+    q_norm,
+    k_norm,
+    cos,
+    sin,
+    out,
+    keys,
+    values,
+    table,
+    packed_stride,
+    table_stride,
+    last_position,
+    eps,
+    tokens,
+    WIDTH: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD: tl.constexpr,
+    ROTARY: tl.constexpr,
+    PAGE: tl.constexpr,
+    QK_NORM: tl.constexpr,
+    STORE: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+):
+    """Prepare one head of BLOCK_T tokens; grid (T / BLOCK_T, H + K), when storing H + 2K.
+
+    Reads fused [T, (H + 2K)·D], the norm weights [D], cos and sin [positions, ROTARY / 2] and packed (cache
+    row, start and width of a window); writes out [T, H + K, D] and, for positions inside a window's width,
+    its key or value to page [K, PAGE, D]. A head is one vector of D lanes: the rotation's partner is loaded
+    and normalised a second time, so that lanes need not exchange values. Positions past the last table row
+    occur only in padding and are clamped.
+    """
+    token, head = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.program_id(1)
+    there = token < tokens
+    window, offset = token // WIDTH, token % WIDTH
+    position = tl.load(packed + window * packed_stride + 1, mask=there, other=0) + offset
+    d = tl.arange(0, HEAD)[None, :]
+    source = ((token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + head) * HEAD)[:, None]
+    dtype = out.dtype.element_ty
+    x = tl.load(fused + source + d, mask=there[:, None], other=0.0).to(tl.float32)
+    if head < HEADS + KV_HEADS:
+        half: tl.constexpr = ROTARY // 2
+        partner = tl.where(d < half, d + half, tl.where(d < ROTARY, d - half, d))
+        y = tl.load(fused + source + partner, mask=there[:, None], other=0.0).to(tl.float32)
+        if QK_NORM:
+            weight = q_norm if head < HEADS else k_norm
+            scale = tl.rsqrt(tl.sum(x * x, axis=1) / HEAD + eps)[:, None]
+            x = (x * scale).to(dtype).to(tl.float32) * tl.load(weight + d).to(tl.float32)
+            y = (y * scale).to(dtype).to(tl.float32) * tl.load(weight + partner).to(tl.float32)
+            x, y = x.to(dtype).to(tl.float32), y.to(dtype).to(tl.float32)
+        angle = (tl.minimum(position, last_position) * half)[:, None] + d % half
+        turning = (d < ROTARY) & there[:, None]
+        c = tl.load(cos + angle, mask=turning, other=1.0).to(tl.float32)
+        s = tl.load(sin + angle, mask=turning, other=0.0).to(tl.float32)
+        x = x * c + tl.where(d < half, -y, y) * s
+        target = ((token.to(tl.int64) * (HEADS + KV_HEADS) + head) * HEAD)[:, None]
+        tl.store(out + target + d, x.to(dtype), mask=there[:, None])
+    if STORE:  # noqa: SIM102  the outer test is for the compiler, the inner one for the device
+        if head >= HEADS:
+            row = tl.load(packed + window * packed_stride, mask=there, other=0).to(tl.int64)
+            inside = there & (offset < tl.load(packed + window * packed_stride + 2, mask=there, other=0))
+            page = tl.load(table + row * table_stride + position // PAGE, mask=inside, other=0).to(tl.int64)
+            kv = (head - HEADS) % KV_HEADS
+            place = (((page * KV_HEADS + kv) * PAGE + position % PAGE) * HEAD)[:, None] + d
+            if head < HEADS + KV_HEADS:
+                tl.store(keys + place, x.to(dtype), mask=inside[:, None])
+            else:
+                tl.store(values + place, x.to(dtype), mask=inside[:, None])
+
+
+def prepare_heads(
+    fused_TO: Tensor,
+    layer: HeadNorms,
+    tables: tuple[Tensor, Tensor],
+    windows: WindowBatch,
+    pool: CachedPages | None,
+    index: int,
+    config: HeadShape,
+    store: bool,
+) -> Tensor:
+    """Return queries and keys [T, H + K, D]; with ``store`` also cache the windows' keys and values.
+
+    Without ``store`` no pool is needed. The rotation is computed in float32 for tables of any dtype.
+    """
+    heads = config.n_heads + config.n_kv_heads
+    out = torch.empty(len(fused_TO), heads, config.head_width, device=fused_TO.device, dtype=fused_TO.dtype)
+    unused = tables[0]
+    cache = (unused, unused, unused)
+    if store and pool is not None:
+        cache = (pool.keys[index], pool.values[index], pool.table_RX)
+    block = 1 if len(fused_TO) <= FEW_TOKENS else 8
+    grid = (triton.cdiv(len(fused_TO), block), heads + (config.n_kv_heads if store else 0))
+    _heads_kernel[grid](
+        fused_TO,
+        windows.packed_NX,
+        layer.q_norm_D if layer.q_norm_D is not None else unused,
+        layer.k_norm_D if layer.k_norm_D is not None else unused,
+        *tables,
+        out,
+        *cache,
+        windows.packed_NX.stride(0),
+        cache[2].stride(0),
+        config.max_positions - 1,
+        config.norm_eps,
+        len(fused_TO),
+        WIDTH=windows.width,
+        HEADS=config.n_heads,
+        KV_HEADS=config.n_kv_heads,
+        HEAD=config.head_width,
+        ROTARY=config.rotary_width,
+        PAGE=PAGE,
+        QK_NORM=layer.q_norm_D is not None,
+        STORE=store,
+        BLOCK_T=block,
+        num_warps=1 if block == 1 else 4,
+    )
+    return out

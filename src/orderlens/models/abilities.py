@@ -19,7 +19,6 @@ class CountsUnknown(Protocol):
 
     def count_unknown(self, text: str, ids: Sequence[int]) -> int:
         """Return the number of pieces of ``text`` (characters or words) that ``ids`` do not represent."""
-        ...
 
 
 def count_unknown(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> int:
@@ -33,7 +32,6 @@ class SuggestsBatch(Protocol):
 
     def suggested_batch(self, tokens_per_sequence: int) -> int:
         """Return the number of sequences of this length that fit in one batch now, at least 1."""
-        ...
 
 
 @runtime_checkable
@@ -43,7 +41,6 @@ class PrefersUnitSize(Protocol):
     @property
     def unit_sequences(self) -> int:
         """Sequences (samples × orders) per work unit that keep a large GPU busy."""
-        ...
 
 
 @runtime_checkable
@@ -53,7 +50,6 @@ class CountsParameters(Protocol):
     @property
     def n_parameters(self) -> int:
         """Number of weights."""
-        ...
 
 
 @runtime_checkable
@@ -62,7 +58,6 @@ class ReleasesMemory(Protocol):
 
     def release_memory(self) -> None:
         """Release memory that no session uses; called after memory ran out, before a smaller batch."""
-        ...
 
 
 @runtime_checkable
@@ -71,7 +66,6 @@ class CastsDtype(Protocol):
 
     def with_dtype(self, name: str) -> Model:
         """Return a copy whose weights and activations have the dtype ``name``, e.g. ``"bfloat16"``."""
-        ...
 
 
 @runtime_checkable
@@ -81,7 +75,6 @@ class HasDtype(Protocol):
     @property
     def dtype(self) -> Any:
         """The dtype (a ``torch.dtype``; this module does not import torch)."""
-        ...
 
 
 @runtime_checkable
@@ -91,7 +84,6 @@ class HasWeightFormat(Protocol):
     @property
     def weight_format(self) -> str | None:
         """``"fp8"`` if its experts have 8 bits per weight, None if weights have the dtype of activations."""
-        ...
 
 
 @runtime_checkable
@@ -100,7 +92,6 @@ class RoundsWeights(Protocol):
 
     def with_stored_weights(self) -> Model | None:
         """Return the model with its weights as stored, None if they were not rounded."""
-        ...
 
 
 @runtime_checkable
@@ -110,7 +101,6 @@ class SeedsBlocks(Protocol):
     @property
     def seeds_blocks(self) -> bool:
         """Whether the token before a block predicts its first token while the whole block is masked."""
-        ...
 
 
 @runtime_checkable
@@ -120,7 +110,6 @@ class OnDevice(Protocol):
     @property
     def device(self) -> Any:
         """The device of the weights (a ``torch.device``; this module does not import torch)."""
-        ...
 
 
 @runtime_checkable
@@ -130,11 +119,9 @@ class HasJoint(Protocol):
     @property
     def is_coherent(self) -> bool:
         """Whether its conditionals are those of the joint distribution."""
-        ...
 
     def marginal_log_prob(self, tokens: Sequence[int]) -> float:
         """Return the log-probability of the visible tokens, summed over all values of the masked ones."""
-        ...
 
 
 class Template(Protocol):
@@ -143,11 +130,9 @@ class Template(Protocol):
     @property
     def source(self) -> str:
         """The template's text."""
-        ...
 
     def render(self, messages: Sequence[Mapping[str, str]], *, reply: bool = True, **variables: Any) -> str:
         """Return the prompt text of ``messages``; ``reply`` opens the assistant's turn."""
-        ...
 
 
 @runtime_checkable
@@ -157,7 +142,6 @@ class Chats(Protocol):
     @property
     def chat(self) -> Template | None:
         """The template, or None."""
-        ...
 
 
 def chat_template(model: Model) -> Template | None:

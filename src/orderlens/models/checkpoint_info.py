@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
+from orderlens.common.hub import HubSpec, resolve_snapshot
 from orderlens.errors import ModelLoadError, one_line
 from orderlens.models.engine.device import DTYPES, Sized
 from orderlens.models.family_index import BUILTIN, find_family
 from orderlens.models.files.checkpoint import Checkpoint
 from orderlens.models.files.configfile import CONFIG, read_json
-from orderlens.models.files.hub import HubSpec, resolve_snapshot
 
 DEFAULT_BLOCK = 32
 """Tokens per block of models that state none."""

@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 from orderlens.errors import ModelLoadError, UnknownNameError
 from orderlens.models.family_facts import UNSUPPORTED
 from orderlens.models.files.configfile import CONFIG, read_json
-from orderlens.models.options import LoadOptions
-from orderlens.models.protocol import Model
+from orderlens.models.protocol import LoadOptions, Model
 from orderlens.registry import Registry, suggest
 
 FolderLoader: TypeAlias = Callable[[Path, str, LoadOptions], Model]

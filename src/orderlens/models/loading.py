@@ -19,8 +19,7 @@ from orderlens.errors import MissingPackageError, ModelLoadError, UnknownNameErr
 from orderlens.models.abilities import weight_format
 from orderlens.models.family_index import FAMILIES, find_family
 from orderlens.models.files.configfile import CONFIG
-from orderlens.models.options import LoadOptions, check_device, check_dtype, check_weights
-from orderlens.models.protocol import Model
+from orderlens.models.protocol import LoadOptions, Model, check_device, check_dtype, check_weights
 from orderlens.registry import Registry, suggest
 
 _log = logging.getLogger(__name__)
@@ -156,7 +155,7 @@ def require_torch() -> None:
 
 def _load_from_hub(spec: str, options: LoadOptions) -> Model:
     require_torch()
-    from orderlens.models.files.hub import resolve_snapshot
+    from orderlens.common.hub import resolve_snapshot
 
     return load_local_folder(resolve_snapshot(spec), spec, options)
 

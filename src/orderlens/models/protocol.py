@@ -1,14 +1,15 @@
-"""The Model and Session protocols: all that the decoder needs from a model. numpy only.
+"""The Model and Session protocols, all that the decoder needs from a model; and the options of loading.
 
 A model scores *states*. A state is one window of tokens (the current block for block-causal models, the
 whole canvas for full-attention models) in which hidden positions hold the mask id. It continues the cached
-clean prefix of one slot. A model does not depend on orders, targets, temperatures or traces.
+clean prefix of one slot. A model does not depend on orders, targets, temperatures or traces. numpy only.
 
 Shape letters: N states, W window width, R wanted rows, V vocabulary, L sequence length.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -31,11 +32,9 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of ``text`` without adding special tokens."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,6 @@ class Head(Protocol):
             targets, the target's. With ``draw`` also the drawn tokens [R] and columns [R, 2] in float64:
             their log-probabilities at temperature 1 and at the temperature of ``draw``.
         """
-        ...
 
 
 Rows: TypeAlias = LogProbRows | HiddenRows
@@ -123,19 +121,15 @@ class Session(Protocol):
         is ``[0, offset)`` when the offset is positive, then blocks of the model's block size follow.
         Prefixes end on a block boundary of their grid and may be empty. Full-attention models cache nothing.
         """
-        ...
 
     def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
         """Append one finished block to each of ``slots``; its keys are computed from the final tokens."""
-        ...
 
     def keep(self, slots: IntArray) -> None:
         """Drop all other slots; the remaining ones are renumbered 0…len−1 in the order of ``slots``."""
-        ...
 
     def evaluate(self, states: StateBatch) -> Rows:
         """Return one row per requested (state, offset); a row holds the prediction for its own position."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +154,12 @@ class Speculates(Protocol):
     @property
     def can_speculate(self) -> bool:
         """Whether speculation is possible and saves time."""
-        ...
 
     def speculate(self, more: NextTokens) -> HiddenRows | None:
         """Evaluate the states of the last ``evaluate`` or ``speculate`` again, each with one more token.
 
         Returns None if that is not possible. The cached prefixes do not change.
         """
-        ...
 
 
 class Model(Protocol):
@@ -176,57 +168,46 @@ class Model(Protocol):
     @property
     def name(self) -> str:
         """The spec that loads this model again, e.g. ``hmm:incoherence=0.1``."""
-        ...
 
     @property
     def vocab_size(self) -> int:
         """Number of token ids, the mask id included."""
-        ...
 
     @property
     def mask_id(self) -> int:
         """The id of a hidden token."""
-        ...
 
     @property
     def eos_ids(self) -> frozenset[int]:
         """Ids that end a text."""
-        ...
 
     @property
     def special_ids(self) -> frozenset[int]:
         """Ids that are neither content nor EOS (turn markers and the like)."""
-        ...
 
     @property
     def block_size(self) -> int:
         """Tokens per block; for full-attention models the block inside which orders choose."""
-        ...
 
     @property
     def attention(self) -> Attention:
         """``"block-causal"`` (exact prefix cache) or ``"full"`` (every forward sees the whole canvas)."""
-        ...
 
     @property
     def max_positions(self) -> int:
         """Longest sequence the model accepts."""
-        ...
 
     @property
     def anchor(self) -> Anchor:
         """Where the block grid starts by default: at position 0, or at the end of the prompt."""
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        ...
 
     @property
     def precision(self) -> Precision:
         """Precision in which the model's log-probabilities are stored."""
-        ...
 
     @property
     def digest(self) -> str:
@@ -234,7 +215,6 @@ class Model(Protocol):
 
         Without a digest, two models cannot be distinguished, so runs are kept in memory only.
         """
-        ...
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
         """Return normalised log-probabilities [L, V] of one sequence that may contain the mask id.
@@ -243,15 +223,12 @@ class Model(Protocol):
         one plain forward of the whole sequence, no cache. ``grid_offset`` is the start of the block grid (see
         ``prefill``).
         """
-        ...
 
     def with_block_size(self, block_size: int) -> Model:
         """Return this model with another block size (sharing weights)."""
-        ...
 
     def open_session(self) -> Session:
         """Return a new session without slots."""
-        ...
 
 
 def token_ids(tokens: Sequence[int], vocab_size: int) -> IntArray:
@@ -272,3 +249,40 @@ def token_ids(tokens: Sequence[int], vocab_size: int) -> IntArray:
 def model_repr(model: Model) -> str:
     """Return name, attention and size of the vocabulary of a model, for its ``repr``."""
     return f"<{model.name}, {model.attention} attention, {model.vocab_size} ids>"
+
+
+_DEVICE = re.compile(r"auto|(cpu|cuda|mps)(:(0|[1-9][0-9]?))?")
+DTYPE_NAMES = ("bfloat16", "float16", "float32")
+"""Names of the dtypes that models can compute in."""
+WEIGHT_FORMATS = ("fp8",)
+"""Formats to which weights can be converted while they are loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """Device, dtype and format of the weights; None lets the family decide, or keeps weights as stored."""
+
+    device: str | None = None
+    dtype: str | None = None
+    weights: str | None = None
+
+
+def check_device(wanted: str | None) -> None:
+    """Refuse an unknown device name; ``pick_device`` checks whether the machine has the device."""
+    if wanted is not None and not _DEVICE.fullmatch(wanted):
+        raise UserInputError(f"device '{wanted}' is unknown; use auto, cpu, cuda, cuda:N or mps")
+
+
+def check_dtype(wanted: str | None, allowed: Sequence[str] = DTYPE_NAMES) -> None:
+    """Refuse a dtype name that is not among ``allowed``."""
+    if wanted not in (None, "auto", *allowed):
+        raise UserInputError(f"dtype '{wanted}' is unknown; allowed are auto, {', '.join(allowed)}")
+
+
+def check_weights(wanted: str | None) -> None:
+    """Refuse an unknown format of weights."""
+    if wanted not in (None, *WEIGHT_FORMATS):
+        raise UserInputError(
+            f"weights '{wanted}' is unknown; allowed is {', '.join(WEIGHT_FORMATS)}; leave it out to keep "
+            "weights as stored"
+        )

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from orderlens.common.grid import block_edges
 from orderlens.common.machine import is_out_of_memory
 from orderlens.errors import UserInputError
-from orderlens.models.engine.weights import tensors_digest
+from orderlens.models.files.checkpoint import tensors_digest
 from orderlens.models.files.roles import IdsOnlyTokenizer
 from orderlens.models.protocol import (
     Anchor,

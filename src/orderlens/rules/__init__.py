@@ -3,7 +3,7 @@
 from orderlens.rules.catalogue import Preset, parse_order, parse_policies, parse_policy
 from orderlens.rules.policy import Likelihood, Policy, spec_of
 from orderlens.rules.protocol import Commit, Schedule
-from orderlens.rules.revise.protocol import BlockView, Moves, Revise
+from orderlens.rules.revise import BlockView, Moves, Revise
 
 __all__ = [
     "BlockView",

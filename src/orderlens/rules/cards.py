@@ -13,8 +13,7 @@ from dataclasses import replace
 from orderlens.errors import OrderLensError
 from orderlens.rules import spec_of
 from orderlens.rules.catalogue import ORDERS
-from orderlens.rules.orders import OracleOrder, Order
-from orderlens.rules.orders.protocol import UNRANKED, Card
+from orderlens.rules.orders import UNRANKED, Card, OracleOrder, Order
 
 
 def base_name(label: str) -> str:

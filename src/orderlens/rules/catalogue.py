@@ -18,10 +18,10 @@ from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.registry import Registry, must_be, suggest
 from orderlens.rules.commit.schedules import Top
 from orderlens.rules.commit.spread import Spaced
-from orderlens.rules.orders.protocol import Order
+from orderlens.rules.orders import Order
 from orderlens.rules.policy import Policy
 from orderlens.rules.protocol import MAX_SEED_DIGITS, Commit, Rule
-from orderlens.rules.revise.protocol import Revise
+from orderlens.rules.revise import Revise
 from orderlens.rules.search import Search
 
 
@@ -124,7 +124,7 @@ COMMITS: Registry[type[Commit]] = Registry(
         "power": "orderlens.rules.commit.schedules:Power",
         "dream": "orderlens.rules.commit.schedules:Timesteps",
         "ancestral": "orderlens.rules.commit.schedules:Ancestral",
-        "schedule": "orderlens.rules.commit.learnt:LearntSchedule",
+        "schedule": "orderlens.rules.commit.schedules:LearntSchedule",
         "threshold": "orderlens.rules.commit.thresholds:Threshold",
         "above": "orderlens.rules.commit.thresholds:Above",
         "near": "orderlens.rules.commit.thresholds:Near",

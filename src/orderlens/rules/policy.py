@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from orderlens.errors import UserInputError
 from orderlens.rules.commit.schedules import Top
-from orderlens.rules.orders.protocol import (
+from orderlens.rules.orders import (
     AFTER,
     ConfidenceOrder,
     DrawingOrder,
@@ -21,7 +21,7 @@ from orderlens.rules.orders.protocol import (
     check_path,
 )
 from orderlens.rules.protocol import AFTER_SETS, Commit, Schedule
-from orderlens.rules.revise.protocol import Revise
+from orderlens.rules.revise import Revise
 from orderlens.rules.search import Search
 from orderlens.rules.stats import IntArray
 

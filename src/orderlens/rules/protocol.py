@@ -5,7 +5,7 @@ an order's name: ``name=value`` options and a seed, separated by colons (``scale
 
 A ``Commit`` receives an order's scores and chooses the masked positions that the pass reveals. A ``Schedule``
 is a commit rule whose counts are known in advance; a static order then needs no model to plan its path.
-(Revise rules are in ``revise.protocol``.) Rules do not depend on targets, models or files.
+(Revise rules are in ``rules.revise``.) Rules do not depend on targets, models or files.
 
 Shape letters: C chains, R rows.
 """

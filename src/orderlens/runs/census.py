@@ -26,9 +26,8 @@ from orderlens.runs.compute import BuildTables, ComputeContext, canvases
 from orderlens.runs.job import Job, Orders, make_job
 from orderlens.runs.options import Computing, ModelLike
 from orderlens.runs.request import BadValueError
-from orderlens.runs.spec import RunSpec
+from orderlens.runs.spec import CPU_FLOPS, CPU_UNIT_S, DEFAULT_BATCH, RunSpec, Unit
 from orderlens.runs.tables import TraceLabels, float_type, reveal_table, scored_outputs
-from orderlens.runs.units import CPU_FLOPS, CPU_UNIT_S, DEFAULT_BATCH, Unit
 from orderlens.store.schema import table_schema
 from orderlens.texts.samples import EncodedSample, Sample, encode_samples, in_chat
 

@@ -21,16 +21,15 @@ from orderlens.decode.chains import Watch
 from orderlens.decode.couplings import coupling_table
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.measure import PERTURBATIONS, circulation_table, noise_table
-from orderlens.decode.passes import Columns
+from orderlens.decode.passes import Columns, StateRecorder
 from orderlens.decode.score import score_batch
-from orderlens.decode.states import StateRecorder
 from orderlens.decode.target_states import plan_canvases
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
 from orderlens.registry import Registry
 from orderlens.rules import Policy, parse_policies
 from orderlens.runs.options import with_block_size
-from orderlens.runs.spec import RunSpec, refuse_other_model
+from orderlens.runs.spec import RunSpec, Unit, refuse_other_model
 from orderlens.runs.tables import (
     TraceLabels,
     float_type,
@@ -41,7 +40,6 @@ from orderlens.runs.tables import (
     state_table,
     token_table,
 )
-from orderlens.runs.units import Unit
 from orderlens.texts.samples import EncodedSample
 
 Tables: TypeAlias = dict[str, pa.Table]

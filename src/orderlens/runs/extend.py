@@ -14,8 +14,7 @@ from orderlens.errors import RunError
 from orderlens.rules import parse_policies
 from orderlens.runs.job import Job, likelihoods
 from orderlens.runs.options import PathLike
-from orderlens.runs.spec import RunSpec, samples_digest
-from orderlens.runs.units import Unit, cut_units, order_groups
+from orderlens.runs.spec import RunSpec, Unit, cut_units, order_groups, samples_digest
 from orderlens.store.folder import open_folder
 from orderlens.store.protocol import Folder
 from orderlens.store.reader import Run

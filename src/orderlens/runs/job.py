@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from orderlens.common.arguments import as_temperatures, plain_temperature, whole_number
 from orderlens.common.grid import Overflow
+from orderlens.common.temperature import as_temperatures, plain_temperature
 from orderlens.decode.generate import GenerationSettings
 from orderlens.decode.target_states import check_fits
 from orderlens.errors import UserInputError
@@ -16,8 +16,18 @@ from orderlens.rules import Policy, parse_policies
 from orderlens.rules.catalogue import PolicyLike
 from orderlens.runs.compute import canvases, longest_canvas
 from orderlens.runs.options import Computing, Decoding, ModelLike
-from orderlens.runs.spec import RunSpec, describe_data, describe_model
-from orderlens.runs.units import Unit, cut_units, even_size, order_groups, shared_size, unit_shape
+from orderlens.runs.request import Opt, check
+from orderlens.runs.spec import (
+    RunSpec,
+    Unit,
+    cut_units,
+    describe_data,
+    describe_model,
+    even_size,
+    order_groups,
+    shared_size,
+    unit_shape,
+)
 from orderlens.texts.samples import EncodedSample, Sample, encode_samples, in_chat
 
 Orders: TypeAlias = PolicyLike | Iterable[PolicyLike]
@@ -87,8 +97,8 @@ def score_job(
     chosen = parse_policies(orders)
     for policy in chosen:
         policy.refuse_to_score()
-    whole_number("circulation", circulation, least=0)
-    whole_number("couplings", couplings, least=0)
+    for name, count in {"circulation": circulation, "couplings": couplings}.items():
+        check(name, int, Opt("", least=0), count)
     loaded = options.load(model)
     encoded = encode_samples(loaded, in_chat(loaded, samples) if chat else samples, need_target=True)
     return make_job(
@@ -237,8 +247,8 @@ def check_generation(
     max_new_tokens: int, temperatures: float | str | Sequence[float | str], seed: int
 ) -> list[float]:
     """Refuse bad numbers before a model is loaded; return the temperatures."""
-    whole_number("seed", seed)
-    whole_number("max_new_tokens", max_new_tokens)
+    check("seed", int, Opt(""), seed)
+    check("max_new_tokens", int, Opt(""), max_new_tokens)
     heats = as_temperatures(temperatures)
     for value in heats:
         GenerationSettings(max_new_tokens, value)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import pyarrow as pa
 
-from orderlens.common.arguments import whole_number
 from orderlens.decode.likelihood import LogLikelihood, Method, log_likelihoods
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Model
 from orderlens.registry import refuse_unknown
 from orderlens.rules import parse_policy
 from orderlens.runs.options import ModelLike
+from orderlens.runs.request import Opt, check
 from orderlens.store.frame import Frame
 from orderlens.texts.samples import EncodedSample, as_samples, encode_samples
 
@@ -61,8 +61,8 @@ def likelihood(
         (−log_prob over tokens) and ``bits_per_byte`` (NaN for a target without text).
     """
     refuse_unknown("method", method, get_args(Method))
-    whole_number("draws", draws, least=1)
-    whole_number("seed", seed, least=0)
+    check("draws", int, Opt("", least=1), draws)
+    check("seed", int, Opt("", least=0), seed)
     chosen, loaded = parse_policy(policy), load_model(model)
     encoded = encode_samples(loaded, as_samples(samples), need_target=True)
     found = log_likelihoods(loaded, encoded, method, chosen, draws, seed)

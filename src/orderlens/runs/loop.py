@@ -1,8 +1,8 @@
 """The worker loop: claims, computes and commits the units of a run, alone or next to other workers.
 
 Workers need no coordinator, because the store records which units are claimed and committed. A thread writes
-one unit while the next is computed. A claim lasts until the commit, so only complete units are stored. The
-module does not depend on what a unit computes.
+one unit while the next is computed. A claim lasts until the commit, so only complete units are stored. Of a
+unit only the ids of its samples are read, for the record of a failure.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from traceback import format_exception
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from orderlens.errors import StorageError, UnitsFailedError
-from orderlens.runs.worker_log import read_failures
+from orderlens.errors import StorageError, UnitsFailedError, one_line
+from orderlens.runs.worker_log import Failures, WorkerLog, read_failures
 from orderlens.store.leases import Lease
 from orderlens.store.records import FAILED, stem
 from orderlens.store.writer import RunWriter
@@ -68,6 +69,46 @@ class WorkerRole:
     def set_aside(self) -> set[str]:
         """Return the units (as file stems) that are not tried again."""
         return set()
+
+
+class LoggedRole(WorkerRole):
+    """Works alone and logs its state; the first failure stops it."""
+
+    def __init__(self, log: WorkerLog) -> None:
+        self._log = log
+
+    def on_begin(self, key: str) -> None:
+        self._log.set_state("working", unit=key)
+
+    def on_wait(self) -> None:
+        if self._log.state.state != "waiting":
+            self._log.set_state("waiting", unit=None)
+
+    def on_commit(self, key: str) -> None:
+        """Count the unit; the worker may already compute the next one."""
+        state = self._log.state
+        unit = None if state.unit == key else state.unit
+        self._log.update(unit=unit, units=state.units + 1)
+        self._log.log_event("committed", unit=key, tokens=state.tokens)
+
+
+class SharedRole(LoggedRole):
+    """One of several workers: records failures and continues with other units."""
+
+    def __init__(self, log: WorkerLog, failures: Failures, place: int, count: int, *, closes: bool) -> None:
+        super().__init__(log)
+        self.place, self.count, self.closes, self._failures = place, count, closes, failures
+
+    def on_failure(self, key: str, payload: Any, error: Exception) -> None:
+        trace, name = "".join(format_exception(error)), self._log.state.name
+        line = f"{type(error).__name__}: {one_line(error)}"
+        ids = tuple(sample.id for sample in payload[1].samples)
+        self._failures.record(key, line, name, trace, ids)
+        self._log.log_event("failed", unit=key, error=line, samples=list(ids), traceback=trace)
+        self._log.set_state("working", unit=None, failures=self._log.state.failures + 1)
+
+    def set_aside(self) -> set[str]:
+        return self._failures.set_aside()
 
 
 def execute(

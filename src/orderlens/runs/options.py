@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from orderlens.common.files import lost_slash
+from orderlens.common.temperature import as_temperatures, plain_temperature
 from orderlens.errors import UserInputError
 from orderlens.runs.request import NEEDED, BadValueError, Opt, Request, check
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 PathLike: TypeAlias = str | os.PathLike[str]
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
 """A loaded model, a spec such as ``"tiny"``, or the path of a checkpoint folder."""
-STALL_S = 1800.0
-"""Seconds without progress after which a worker is killed."""
 MACHINE = "Machine"
 """Heading in ``--help`` of the options that are rarely needed."""
 
@@ -33,11 +32,9 @@ class ProgressSink(Protocol):
 
     def __call__(self, steps: int = 1) -> None:
         """Advance by a number of tokens."""
-        ...
 
     def set_total(self, total: int) -> None:
         """Set the total number of tokens (an upper bound if decoding may stop early)."""
-        ...
 
 
 @runtime_checkable
@@ -46,7 +43,6 @@ class ShowsWorkers(Protocol):
 
     def show_workers(self, states: Sequence[Any]) -> None:
         """Show the workers' states (``runs.worker_log.State``)."""
-        ...
 
 
 @runtime_checkable
@@ -55,7 +51,6 @@ class ShowsCanvas(Protocol):
 
     def show_canvas(self, canvases: "Sequence[LiveCanvas]") -> None:
         """Show the texts of one sample, one per policy."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +70,7 @@ class Engine:
     workers: int | None = None
     address: str | None = None
     attempts: int = 2
-    stall_s: float = STALL_S
+    stall_s: float = 1800.0
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -146,8 +141,6 @@ def batch_size(text: str) -> int | None:
 
 def temperature(text: str) -> float | str:
     """Return a temperature as a number; a schedule stays text."""
-    from orderlens.common.arguments import as_temperatures, plain_temperature
-
     found = as_temperatures(text)
     if len(found) != 1:
         raise BadValueError("temperature", text, "must be one temperature")
@@ -185,6 +178,20 @@ FILE_OUT = Opt("File to write.", "-o", metavar="FILE", read=local_place)
 MODEL = "Model: tiny, smol, hmm, hf:ORG/NAME[@REV], or a checkpoint folder."
 POLICIES = "Orders or policies, separated by commas; 'orderlens orders' lists them."
 TASKS = Opt("Tasks, separated by commas; 'orderlens tasks' lists them.", metavar="LIST")
+SOURCES = Opt(
+    "Read a task from a local file instead of the hub.",
+    name="source",
+    repeat=True,
+    read=pairs("sources", "TASK=FILE"),
+    metavar="TASK=FILE",
+)
+COLUMNS = Opt(
+    "Column that holds a field, e.g. logq=lp; repeatable.",
+    name="column",
+    repeat=True,
+    metavar="FIELD=COLUMN",
+    read=pairs("columns", "FIELD=COLUMN"),
+)
 DATA = Opt(
     "Texts: a JSON Lines, CSV, Parquet or text file, or the built-in passages or c4.", "-d", metavar="TEXT"
 )
@@ -206,7 +213,6 @@ COUPLINGS = Opt(
     stored=True,
 )
 RunOut = Annotated["PathLike | None", replace(RUN_OUT, given=NEEDED)]
-FolderOut = Annotated[Path, RESUMED_OUT]
 ModelName = Annotated["ModelLike", Opt(MODEL, "-m", given="tiny", metavar="TEXT")]
 Split = Annotated[
     Literal["none", "lines", "paragraphs"],
@@ -220,14 +226,10 @@ Temperature = Annotated[
         read=temperature,
     ),
 ]
-DataName = Annotated[str, DATA]
 AllowShort = Annotated[bool, Opt("Keep texts that are shorter than prompt and target (or span) require.")]
 PREFIX_TOKENS = Opt("Prompt length in tokens, for rows with one 'text'.", least=0)
 TARGET_TOKENS = Opt("Target length in tokens, for rows with one 'text'.", least=1)
-PrefixTokens = Annotated[int, PREFIX_TOKENS]
-TargetTokens = Annotated[int, TARGET_TOKENS]
 Bootstrap = Annotated[int, Opt("Number of bootstrap resamples for intervals; 0 for no intervals.", least=0)]
-ResamplingSeed = Annotated[int, Opt("Seed of the bootstrap resampling and of simulations.")]
 GraderName = Annotated[str | None, Opt("Grader whose verdicts count.", shown="each task's own")]
 OneTemperature = Annotated[
     float | None, Opt("Temperature of the results that show a single one.", shown="the lowest in the runs")
@@ -394,5 +396,4 @@ def with_block_size(model: "Model", block_size: int | None) -> "Model":
 
 def check_anchor(anchor: str) -> "Anchor":
     """Return ``anchor`` if it is ``zero`` or ``prompt``."""
-    check("anchor", Literal["zero", "prompt"], Opt(""), anchor)
-    return "zero" if anchor == "zero" else "prompt"
+    return cast("Anchor", check("anchor", Literal["zero", "prompt"], Opt(""), anchor))

@@ -14,18 +14,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from orderlens.common.machine import Rank, this_rank
 from orderlens.errors import UserInputError
 from orderlens.models.abilities import ReleasesMemory, device_type
 from orderlens.runs.compute import ComputeContext, Tables, batch_limit, decode_unit, planned_reveals
 from orderlens.runs.extend import Items, plan_and_open
 from orderlens.runs.job import Job
-from orderlens.runs.loop import WorkerRole, execute, finish_or_report
+from orderlens.runs.loop import LoggedRole, SharedRole, WorkerRole, execute, finish_or_report
 from orderlens.runs.options import Computing, ProgressSink, ShowsCanvas
 from orderlens.runs.pool import ProcessPool, Supervisor, WorkerPool
-from orderlens.runs.ranks import Rank, this_rank
-from orderlens.runs.spec import RunSpec
-from orderlens.runs.units import Unit
-from orderlens.runs.worker import LoggedRole, SharedRole, WorkerTask, longest_first, new_session, plain_items
+from orderlens.runs.spec import RunSpec, Unit
+from orderlens.runs.worker import WorkerTask, longest_first, new_session, plain_items
 from orderlens.runs.worker_log import Failures, WorkerLog, remove_ended_workers
 from orderlens.store.protocol import Folder
 from orderlens.store.reader import Run, memory_run, open_run

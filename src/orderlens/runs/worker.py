@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from traceback import format_exception
 from typing import Any
 
-from orderlens.errors import OrderLensError, one_line
+from orderlens.errors import OrderLensError
 from orderlens.runs.compute import (
     ComputeContext,
     batch_limit,
@@ -22,9 +22,8 @@ from orderlens.runs.compute import (
     planned_reveals,
 )
 from orderlens.runs.extend import Items
-from orderlens.runs.loop import WorkerRole, execute
-from orderlens.runs.spec import RunSpec
-from orderlens.runs.units import Unit
+from orderlens.runs.loop import SharedRole, execute
+from orderlens.runs.spec import RunSpec, Unit
 from orderlens.runs.worker_log import Failures, WorkerLog, error_line
 from orderlens.store.folder import open_folder
 from orderlens.store.writer import open_writer
@@ -101,46 +100,6 @@ def plain_items(items: Items) -> tuple[tuple[Mapping[str, Any], ...], dict[str, 
             specs.append(spec)
         units[key] = (specs.index(spec), unit.to_json())
     return tuple(spec.to_json() for spec in specs), units
-
-
-class LoggedRole(WorkerRole):
-    """Works alone and logs its state; the first failure stops it."""
-
-    def __init__(self, log: WorkerLog) -> None:
-        self._log = log
-
-    def on_begin(self, key: str) -> None:
-        self._log.set_state("working", unit=key)
-
-    def on_wait(self) -> None:
-        if self._log.state.state != "waiting":
-            self._log.set_state("waiting", unit=None)
-
-    def on_commit(self, key: str) -> None:
-        """Count the unit; the worker may already compute the next one."""
-        state = self._log.state
-        unit = None if state.unit == key else state.unit
-        self._log.update(unit=unit, units=state.units + 1)
-        self._log.log_event("committed", unit=key, tokens=state.tokens)
-
-
-class SharedRole(LoggedRole):
-    """One of several workers: records failures and continues with other units."""
-
-    def __init__(self, log: WorkerLog, failures: Failures, place: int, count: int, *, closes: bool) -> None:
-        super().__init__(log)
-        self.place, self.count, self.closes, self._failures = place, count, closes, failures
-
-    def on_failure(self, key: str, payload: Any, error: Exception) -> None:
-        trace, name = "".join(format_exception(error)), self._log.state.name
-        line = f"{type(error).__name__}: {one_line(error)}"
-        ids = tuple(sample.id for sample in payload[1].samples)
-        self._failures.record(key, line, name, trace, ids)
-        self._log.log_event("failed", unit=key, error=line, samples=list(ids), traceback=trace)
-        self._log.set_state("working", unit=None, failures=self._log.state.failures + 1)
-
-    def set_aside(self) -> set[str]:
-        return self._failures.set_aside()
 
 
 def work(task: WorkerTask, slot: WorkerSlot) -> WorkerResult:

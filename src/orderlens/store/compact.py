@@ -4,16 +4,10 @@ New parts and their records are written first. One new catalog then switches rea
 that the old files are removed. A crash at any point leaves either the old or the new state, plus unused files
 that the next compaction removes. Tasks and orders with enough rows get separate parts, under
 ``parts/<table>/task=…/order=…/``.
-
-``remove_leftovers`` also removes the leftovers of killed workers in a complete run. It removes only files
-that this package wrote and no longer needs: parts of units that are committed in other parts, records and
-catalogs that a newer catalog replaces, claims and failed attempts on committed units, and unfinished writes
-of dead processes. It never touches other files.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,34 +16,28 @@ import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError
 from orderlens.store.codec import read_groups, sort_rows, sort_traces, trace_starts
-from orderlens.store.folder import is_abandoned
-from orderlens.store.leases import leased_stem, maintenance
+from orderlens.store.leases import maintenance
 from orderlens.store.parts import make_bundle, make_part, opened
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
-    MERGED,
     Bundle,
     Part,
     Snapshot,
-    catalog_file,
-    catalogs,
-    failed_stem,
     hive_folder,
     load_snapshot,
     merged_stem,
     read_completion,
     save_catalog,
     seal,
-    stem,
     trusted,
 )
 from orderlens.store.specfile import read_spec, writable
+from orderlens.store.writer import remove_leftovers
 
 TARGET_ROWS = 1 << 21
 """Reveals per merged bundle; they are sorted in memory (about 1 GB)."""
 PARTITION_ROWS = 1 << 17
 """Minimum number of rows of a task and order for a separate part."""
-_PART = re.compile(r"parts/.*?([^/]+)-[0-9a-f]{16}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,48 +171,3 @@ def _read_all(folder: Folder, name: str, parts: Sequence[Part]) -> pa.Table:
 
 def _damage(folder: Folder, what: str) -> str:
     return f"{folder.label}: {what}; run: orderlens runs verify {folder.label} --repair"
-
-
-def leftovers(names: Iterable[str], snapshot: Snapshot, *, merged: bool) -> list[str]:
-    """Return the files that orderlens wrote and no longer needs; ``merged`` includes those of compactions."""
-    in_use = {part.path for part in snapshot.parts()} | {bundle.record for bundle in snapshot.bundles}
-    done = {stem(key) for key in snapshot.unit_keys()}
-    replaced = {catalog_file(number) for number in catalogs(names) if number < snapshot.generation}
-    replaced |= set(snapshot.obsolete)
-
-    def unneeded(name: str) -> bool:
-        if _is_merged(name):
-            return merged
-        return (
-            name in replaced
-            or is_abandoned(name)
-            or not done.isdisjoint((leased_stem(name), failed_stem(name), _part_stem(name)))
-        )
-
-    return sorted(name for name in names if name not in in_use and unneeded(name))
-
-
-def _part_stem(name: str) -> str | None:
-    """Return the bundle (as file stem) that a part was written for; None for other files."""
-    match = _PART.fullmatch(name)
-    return match[1] if match else None
-
-
-def _is_merged(name: str) -> bool:
-    """Return whether a part or record was written by a compaction."""
-    return name.rsplit("/", 1)[-1].startswith(MERGED)
-
-
-def remove_leftovers(folder: Folder, *, merged: bool = False) -> list[str]:
-    """Remove the leftovers of a run, unless its records are damaged; return the removed files.
-
-    Args:
-        folder: the run.
-        merged: also remove unused files of compactions. Needs the maintenance lease, because the files of a
-            compaction in progress look the same.
-    """
-    names = folder.names()
-    snapshot = load_snapshot(folder)
-    removed = [] if snapshot.damaged else leftovers(names, snapshot, merged=merged)
-    folder.remove_many(removed)
-    return removed

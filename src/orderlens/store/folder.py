@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from orderlens.common.files import lost_slash
+from orderlens.common.files import lost_slash, refusal, storage_errors
 from orderlens.common.machine import is_dead, process_tag
 from orderlens.errors import MissingPackageError, RunError, UserInputError, one_line
-from orderlens.store.protocol import Folder, Stamp, remedy, storage_errors
+from orderlens.store.protocol import Folder, Stamp
 
 TEMPORARY = ".tmp-"
 """Prefix of the file name of a write in progress."""
@@ -249,7 +249,7 @@ def _local(path: str | os.PathLike[str]) -> LocalFolder:
             raise RunError(f"{path} is the root of the disk, not a run folder; give a folder in it")
         return LocalFolder(path)
     except OSError as error:  # the name is too long, a parent is not accessible, no working directory
-        raise RunError(f"{_shortened(path)} cannot be a folder: {remedy(error, writing=False)}") from error
+        raise RunError(f"{_shortened(path)} cannot be a folder: {refusal(error, writing=False)}") from error
 
 
 def _refuse_files(path: Path) -> None:

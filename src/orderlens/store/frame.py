@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from orderlens.common.text_table import first_rows, first_rows_html
+from orderlens.common.plaintext import first_rows
+from orderlens.common.templating import first_rows_html
 from orderlens.errors import MissingPackageError
 from orderlens.registry import refuse_unknown
 

@@ -7,14 +7,10 @@ runs.
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
-
-from orderlens.errors import StorageError, one_line
 
 Stamp = tuple[object, ...]
 """A value that changes whenever a file is written or replaced."""
@@ -77,29 +73,6 @@ class Folder(Protocol):
 
     def filesystem(self) -> Any:
         """Return the fsspec file system that ``location`` refers to, None for local paths."""
-
-
-@contextmanager
-def storage_errors(action: str, label: str) -> Iterator[None]:
-    """Turn an error of the file system into a ``StorageError`` that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        writing = action.startswith(("write", "move", "remove"))
-        if isinstance(error, FileNotFoundError) and not writing:
-            raise
-        raise StorageError(f"cannot {action} in {label}: {remedy(error, writing)}") from error
-
-
-def remedy(error: OSError, writing: bool) -> str:
-    """Return what the file system rejected and what to do about it."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full; committed units are safe: free some space and run the same command again"
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and writing:
-        return "the folder is read-only; make it writable or choose another one with --out"
-    if error.errno == errno.ENAMETOOLONG:
-        return "the name is too long for this disk; choose a shorter one"
-    return error.strerror or one_line(error)
 
 
 class StoredSample(Protocol):

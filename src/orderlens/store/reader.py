@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from orderlens.common.text_table import facts_html
+from orderlens.common.templating import facts_html
 from orderlens.errors import RunError, UserInputError
 from orderlens.metrics.trace_table import ContentDrops
 from orderlens.registry import Registry, refuse_unknown

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from orderlens.common.files import storage_errors
 from orderlens.errors import OrderLensError, StorageError, one_line
-from orderlens.store.protocol import Stamp, storage_errors
+from orderlens.store.protocol import Stamp
 
 _MEMORY_LOCK = threading.Lock()
 _CONFLICT_PAUSES_S = (0.1, 0.5, 2.0)

@@ -15,12 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError, one_line
-from orderlens.store.checks import CHECKED_COLUMNS, table_problems
 from orderlens.store.codec import open_part, part_note, read_groups, stored_schema, trace_starts
-from orderlens.store.compact import leftovers, remove_leftovers
 from orderlens.store.folder import TEMPORARY
 from orderlens.store.leases import leased_stem, live_leases, maintenance
-from orderlens.store.parts import opened
+from orderlens.store.parts import CHECKED_COLUMNS, opened, table_problems
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,
@@ -42,6 +40,7 @@ from orderlens.store.records import (
 )
 from orderlens.store.schema import TRACE_KEY
 from orderlens.store.specfile import SpecFile, read_extensions, read_spec, refuse_edited, repair_spec
+from orderlens.store.writer import leftovers, remove_leftovers
 
 QUARANTINE = "quarantine"
 _FOREIGN = "the file does not belong to the run; readers ignore it"

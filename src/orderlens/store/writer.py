@@ -2,12 +2,17 @@
 
 A unit is committed by its record: parts first, the record last, and only the first record of a unit counts.
 Readers see a unit completely or not at all. Does not depend on what a unit computes.
+
+``remove_leftovers`` removes only files that this package wrote and no longer needs: parts of units that are
+committed in other parts, records and catalogs that a newer catalog replaces, claims and failed attempts on
+committed units, and unfinished writes of dead processes. It never touches other files.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -17,22 +22,23 @@ import pyarrow as pa
 
 from orderlens.common.machine import environment, provenance
 from orderlens.errors import RunError
-from orderlens.store.checks import check_table
 from orderlens.store.codec import sort_rows
-from orderlens.store.compact import remove_leftovers
-from orderlens.store.folder import open_folder
-from orderlens.store.leases import Lease, LeaseBook, lease_files
-from orderlens.store.parts import make_bundle, make_part
+from orderlens.store.folder import is_abandoned, open_folder
+from orderlens.store.leases import Lease, LeaseBook, lease_files, leased_stem
+from orderlens.store.parts import check_table, make_bundle, make_part
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,
+    MERGED,
     Bundle,
     Part,
     Snapshot,
     canonical,
     catalog_file,
+    catalogs,
     digest_of,
     environment_file,
+    failed_stem,
     load_snapshot,
     newest_catalog,
     read_bundle,
@@ -48,6 +54,7 @@ from orderlens.store.schema import conform
 from orderlens.store.specfile import SpecFile, create_spec
 
 DEFAULT_LEASE_S = 60.0
+_PART = re.compile(r"parts/.*?([^/]+)-[0-9a-f]{16}\.parquet")
 _log = logging.getLogger(__name__)
 
 
@@ -253,3 +260,48 @@ def _refuse_missing(folder: Folder, expected: set[str], snapshot: Snapshot) -> N
         raise RunError(
             f"{folder.label} is not complete: {len(missing)} of {len(expected)} units are missing ({shown})"
         )
+
+
+def leftovers(names: Iterable[str], snapshot: Snapshot, *, merged: bool) -> list[str]:
+    """Return the files that orderlens wrote and no longer needs; ``merged`` includes those of compactions."""
+    in_use = {part.path for part in snapshot.parts()} | {bundle.record for bundle in snapshot.bundles}
+    done = {stem(key) for key in snapshot.unit_keys()}
+    replaced = {catalog_file(number) for number in catalogs(names) if number < snapshot.generation}
+    replaced |= set(snapshot.obsolete)
+
+    def unneeded(name: str) -> bool:
+        if _is_merged(name):
+            return merged
+        return (
+            name in replaced
+            or is_abandoned(name)
+            or not done.isdisjoint((leased_stem(name), failed_stem(name), _part_stem(name)))
+        )
+
+    return sorted(name for name in names if name not in in_use and unneeded(name))
+
+
+def _part_stem(name: str) -> str | None:
+    """Return the bundle (as file stem) that a part was written for; None for other files."""
+    match = _PART.fullmatch(name)
+    return match[1] if match else None
+
+
+def _is_merged(name: str) -> bool:
+    """Return whether a part or record was written by a compaction."""
+    return name.rsplit("/", 1)[-1].startswith(MERGED)
+
+
+def remove_leftovers(folder: Folder, *, merged: bool = False) -> list[str]:
+    """Remove the leftovers of a run, unless its records are damaged; return the removed files.
+
+    Args:
+        folder: the run.
+        merged: also remove unused files of compactions. Needs the maintenance lease, because the files of a
+            compaction in progress look the same.
+    """
+    names = folder.names()
+    snapshot = load_snapshot(folder)
+    removed = [] if snapshot.damaged else leftovers(names, snapshot, merged=merged)
+    folder.remove_many(removed)
+    return removed

@@ -13,6 +13,7 @@ from orderlens.runs.options import (
     DATA,
     MAX_NEW_TOKENS,
     RESUMED_OUT,
+    SOURCES,
     TEMPERATURES,
     Computing,
     Machine,
@@ -22,7 +23,6 @@ from orderlens.runs.options import (
     Split,
     evaluator_option,
     limit_option,
-    pairs,
 )
 from orderlens.runs.request import NEEDED, BadValueError, Opt, verb
 
@@ -54,13 +54,7 @@ class Replicate(Machine):
     ] = None
     sources: Annotated[
         Sequence[str] | None,
-        Opt(
-            "Study downstream: read a task from a local file instead of the hub.",
-            name="source",
-            repeat=True,
-            read=pairs("sources", "TASK=FILE"),
-            metavar="TASK=FILE",
-        ),
+        replace(SOURCES, help="Study downstream: read a task from a local file instead of the hub."),
     ] = None
     temperatures: Annotated[Sequence[float] | None, replace(TEMPERATURES, shown="the preset's")] = None
     evaluator: Annotated[str, evaluator_option(" or auto (GPT-2 Large for hub models)")] = "auto"

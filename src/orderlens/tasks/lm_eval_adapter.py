@@ -24,7 +24,7 @@ from orderlens.rules import parse_policies
 from orderlens.runs.job import generate_job, score_job
 from orderlens.runs.options import Computing, check_anchor
 from orderlens.runs.run import run_job
-from orderlens.runs.units import DEFAULT_BATCH
+from orderlens.runs.spec import DEFAULT_BATCH
 from orderlens.store.reader import Run
 from orderlens.tasks.protocol import cut_at_stop
 from orderlens.texts.samples import Sample, encode_samples

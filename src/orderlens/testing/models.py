@@ -236,8 +236,7 @@ def byte_tokenizer() -> FastTokenizer:
 def _network(seed: int, **shape: Any) -> Transformer:
     import torch
 
-    from orderlens.models.small.config import TransformerConfig
-    from orderlens.models.small.network import Transformer
+    from orderlens.models.small.network import Transformer, TransformerConfig
 
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):

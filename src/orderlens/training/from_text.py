@@ -19,8 +19,8 @@ from orderlens.common.files import make_folder, replacing, storing
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import RunError, UserInputError
 from orderlens.models.files.tokenizer import TOKENIZER, FastTokenizer
-from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import bundled_folder, save_folder
+from orderlens.models.small.network import TransformerConfig
 from orderlens.texts.rows import TextSplit
 from orderlens.training.data import (
     EOS_ID,

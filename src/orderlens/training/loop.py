@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import RunError
-from orderlens.models.small.config import TransformerConfig
-from orderlens.models.small.network import Transformer
+from orderlens.models.small.network import Transformer, TransformerConfig
 from orderlens.training.data import Tokens, WindowMixture
 from orderlens.training.objective import (
     AnyOrderLoss,

@@ -12,13 +12,12 @@ import torch
 
 from orderlens.kernels.gpu import HOPPER, gpu_of, gpu_with
 from orderlens.kernels.shapes import StackedExperts
-from orderlens.models.decoder.experts import choose_experts, loop_over_experts, with_shared
 from orderlens.models.decoder.float8 import FLOAT8, Float8Stack, Matrix, to_float8
 from orderlens.models.decoder.network import ExpertNetwork, experts_supported
-from orderlens.models.decoder.torch_ops import TorchOps
+from orderlens.models.decoder.torch_ops import TorchOps, choose_experts, loop_over_experts, with_shared
 from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.window import Windows, pack
+from orderlens.models.engine.transfer import Windows, pack
 from orderlens.models.families.llada2 import MINI
 from support import kernel_place
 
@@ -109,8 +108,7 @@ def tilings() -> list[Any]:
 @pytest.mark.parametrize(("rows", "rest", "gate_up", "down"), tilings())
 def test_experts(rows: int, rest: int, gate_up: Any, down: Any) -> None:
     from orderlens.kernels.experts.experts import ExpertTiling, combine, expert_rows
-    from orderlens.kernels.experts.tiling import Tiling
-    from orderlens.kernels.experts.visits import Visits
+    from orderlens.kernels.experts.tiling import Tiling, Visits
 
     if not INTERPRETED:  # what the matrix unit takes
         rows, rest = 64, 4 * rest
@@ -134,8 +132,7 @@ def test_experts(rows: int, rest: int, gate_up: Any, down: Any) -> None:
 @pytest.mark.parametrize("few", [0, 16])
 def test_experts_in_float8(n_scales: int, tiled: bool, few: int) -> None:
     from orderlens.kernels.experts.experts import ExpertTiling, expert_rows
-    from orderlens.kernels.experts.tiling import Tiling
-    from orderlens.kernels.experts.visits import Visits
+    from orderlens.kernels.experts.tiling import Tiling, Visits
 
     experts = scaled_experts(n_scales)
     x, generator = randn(37, 128, seed=8), torch.Generator().manual_seed(9)
@@ -172,8 +169,7 @@ def grouped(weight: Any, n_scales: int) -> Matrix:
 @needs_triton
 def test_every_float8_number_is_widened_exactly() -> None:
     from orderlens.kernels.experts.experts import ExpertTiling, expert_rows
-    from orderlens.kernels.experts.tiling import Tiling
-    from orderlens.kernels.experts.visits import Visits
+    from orderlens.kernels.experts.tiling import Tiling, Visits
 
     every = torch.arange(256, dtype=torch.uint8)
     every[[127, 255]] = 0  # not numbers
@@ -228,7 +224,7 @@ def test_tilings_go_from_few_tokens_to_many() -> None:
 def test_down_by_specialised_warps_is_bit_for_bit_the_same() -> None:
     from orderlens.kernels.experts.down import down
     from orderlens.kernels.experts.experts import TILINGS
-    from orderlens.kernels.experts.visits import Visits, plan_visits
+    from orderlens.kernels.experts.tiling import Visits, plan_visits
 
     experts = StackedExperts(randn(6, 256, 512), randn(6, 512, 128, seed=7, scale=0.2))
     ids = torch.randint(5, (700, 1), generator=torch.Generator().manual_seed(1)).int().to(DEVICE)
@@ -257,7 +253,7 @@ def test_tilings_fit_every_gpu(capability: tuple[int, int]) -> None:
 @pytest.mark.parametrize("store", [False, True])
 def test_heads_of_several_tokens_at_once(monkeypatch: pytest.MonkeyPatch, store: bool) -> None:
     """A program may take one token or eight; 3 windows of 9 tokens leave the last program half empty."""
-    from orderlens.kernels import queries_keys
+    from orderlens.kernels import rowwise
     from orderlens.models.decoder.torch_ops import rotary_tables_of
 
     weights = random_weights(SMALL, DEVICE, DTYPE, seed=1, std=0.15)
@@ -265,7 +261,7 @@ def test_heads_of_several_tokens_at_once(monkeypatch: pytest.MonkeyPatch, store:
     fused = randn(27, SMALL.qkv_width, seed=3)
     found = []
     for few in (128, 0):
-        monkeypatch.setattr(queries_keys, "FEW_TOKENS", few)
+        monkeypatch.setattr(rowwise, "FEW_TOKENS", few)
         pool = PagePool(SMALL, DEVICE, DTYPE)
         slots = [pool.open() for _ in range(3)]
         pool.reserve([(slot, 45) for slot in slots])
@@ -274,7 +270,7 @@ def test_heads_of_several_tokens_at_once(monkeypatch: pytest.MonkeyPatch, store:
         packed = pack(rows, np.array([0, 27, 33]), np.array([9, 9, 4]), np.zeros((3, 9), np.int64))
         windows = Windows(torch.from_numpy(packed).to(DEVICE), 33)
         args = (fused, weights.layers[1], tables, windows, pool, 1, SMALL, store)
-        found.append([queries_keys.prepare_heads(*args), pool.keys[1], pool.values[1]])
+        found.append([rowwise.prepare_heads(*args), pool.keys[1], pool.values[1]])
     for one, several in zip(*found, strict=True):
         assert torch.equal(one, several)
     assert bool(found[0][1].any()) == store

@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="Triton is not installed (the dev extra has
 def test_every_reading_with_ties_and_static_chains(heated: bool) -> None:
     from orderlens.decode.passes import NextRows
     from orderlens.decode.speculate_torch import choose_by_kernel, choose_in_torch
-    from orderlens.rules.orders.protocol import READINGS
+    from orderlens.rules.orders import READINGS
 
     numbers = np.random.default_rng(0)
     n_C = np.array([5, 2, 1, 9, 4, 1, 7])

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from orderlens.kernels.shapes import StackedExperts
-from orderlens.models.decoder.experts import grouped_product, loop_over_experts, sort_by_expert
 from orderlens.models.decoder.float8 import Matrix
+from orderlens.models.decoder.torch_ops import grouped_product, loop_over_experts, sort_by_expert
 from orderlens.models.decoder.weights import MappedExperts
 
 E, F, C, T, K = 7, 32, 64, 11, 3

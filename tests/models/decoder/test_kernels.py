@@ -14,7 +14,7 @@ from orderlens.models.decoder.network import DecoderNetwork
 from orderlens.models.decoder.torch_ops import TorchOps
 from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.window import Windows, pack
+from orderlens.models.engine.transfer import Windows, pack
 from support import kernel_place
 
 pytestmark = [

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderlens.models.decoder.experts import choose_experts, router_logits, with_shared
 from orderlens.models.decoder.network import make_network
 from orderlens.models.decoder.reference import _chosen_experts, hidden_states
+from orderlens.models.decoder.torch_ops import choose_experts, router_logits, with_shared
 from orderlens.models.decoder.weights import random_weights
 from orderlens.models.families.llada2 import MINI
 

@@ -10,7 +10,7 @@ import pytest
 
 from orderlens.models.dit.model import load_sedd
 from orderlens.models.loading import load_model
-from orderlens.models.options import LoadOptions
+from orderlens.models.protocol import LoadOptions
 from support import write_bd3lm, write_mdlm, write_sedd
 
 HEADS, LENGTH = 4, 21

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orderlens.models.engine.weights import with_bias, with_one
+from orderlens.models.engine.layer_parts import with_bias, with_one
 
 
 @pytest.mark.parametrize("width", [1, 31, 32, 48])

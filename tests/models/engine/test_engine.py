@@ -12,7 +12,7 @@ from orderlens.models.decoder.network import ExpertNetwork
 from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.graphs import bucket, padded
-from orderlens.models.engine.window import Windows, pack
+from orderlens.models.engine.transfer import Windows, pack
 from orderlens.models.families.llada2 import MINI
 
 TINY = replace(

@@ -22,7 +22,7 @@ from orderlens.models.engine.graphs import (
     run_plainly,
 )
 from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.window import Windows, pack
+from orderlens.models.engine.transfer import Windows, pack
 
 
 class Replay:

@@ -25,7 +25,7 @@ from orderlens.models.engine.pages import (  # noqa: E402
     attend,
     store_keys,
 )
-from orderlens.models.engine.window import Windows, pack  # noqa: E402
+from orderlens.models.engine.transfer import Windows, pack  # noqa: E402
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.models.evaluators.windows import Window, picked_log_probs, start_windows  # noqa: E402
+from orderlens.models.evaluators import Window, picked_log_probs, start_windows  # noqa: E402
 
 CPU = torch.device("cpu")
 

@@ -117,7 +117,7 @@ def test_the_block_length_in_a_name(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 def restated(model: DecoderModel, tokens: list[int]) -> None:
     """Compare the choice of experts in one block with the rule, written down again."""
-    from orderlens.models.decoder.experts import choose_experts
+    from orderlens.models.decoder.torch_ops import choose_experts
 
     generator = torch.Generator().manual_seed(1)
     config, n = model.config, 2 * 8

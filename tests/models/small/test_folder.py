@@ -14,9 +14,13 @@ from orderlens.errors import ModelLoadError, UnknownNameError, UserInputError  #
 from orderlens.models.evaluators.small import SmallEvaluator, load_tiny_evaluator  # noqa: E402
 from orderlens.models.files.tokenizer import FastTokenizer  # noqa: E402
 from orderlens.models.small import folder as folder_module  # noqa: E402
-from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder  # noqa: E402
-from orderlens.models.small.network import Transformer, causal_attend, meta_network  # noqa: E402
+from orderlens.models.small.network import (  # noqa: E402
+    Transformer,
+    TransformerConfig,
+    causal_attend,
+    meta_network,
+)
 from orderlens.training.data import EOS_ID, MASK_ID, SPECIAL_TOKENS  # noqa: E402
 from orderlens.training.loop import initial_model  # noqa: E402
 

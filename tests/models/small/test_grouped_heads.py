@@ -9,9 +9,12 @@ torch = pytest.importorskip("torch")
 
 from orderlens.models.files.tokenizer import CharacterTokenizer  # noqa: E402
 from orderlens.models.protocol import StateBatch  # noqa: E402
-from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.model import TransformerModel  # noqa: E402
-from orderlens.models.small.network import Transformer, attention  # noqa: E402
+from orderlens.models.small.network import (  # noqa: E402
+    Transformer,
+    TransformerConfig,
+    attention,
+)
 
 CONFIG = TransformerConfig(
     vocab_size=40, n_layers=3, width=36, n_heads=6, n_kv_heads=2, ffn_width=48, block_size=8, qk_norm=False

@@ -11,9 +11,13 @@ from orderlens.models.engine.layer_parts import rotary_at, rotate  # noqa: E402
 from orderlens.models.files.tokenizer import CharacterTokenizer  # noqa: E402
 from orderlens.models.protocol import StateBatch  # noqa: E402
 from orderlens.models.small import session as sessions  # noqa: E402
-from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.model import TransformerModel  # noqa: E402
-from orderlens.models.small.network import Norm, Transformer, attention  # noqa: E402
+from orderlens.models.small.network import (  # noqa: E402
+    Norm,
+    Transformer,
+    TransformerConfig,
+    attention,
+)
 
 SHAPES = {
     "tiny-like": TransformerConfig(40, 3, 32, 4, 48, 8, 256),

@@ -53,7 +53,7 @@ def test_an_adapter_for_another_base_says_which_tensor(small_adapter, small_base
 
 
 def test_an_installation_without_the_adapter_says_where_to_get_it(tmp_path, monkeypatch):
-    from orderlens.models.options import LoadOptions
+    from orderlens.models.protocol import LoadOptions
     from orderlens.models.smol import model
 
     monkeypatch.setattr(model, "require_base", lambda: tmp_path / "base.gguf")

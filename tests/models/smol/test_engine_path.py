@@ -11,7 +11,7 @@ pytest.importorskip("tokenizers")
 import orderlens as ol  # noqa: E402
 from orderlens.models.families import small as fast  # noqa: E402
 from orderlens.models.files.roles import TokenRoles  # noqa: E402
-from orderlens.models.options import LoadOptions  # noqa: E402
+from orderlens.models.protocol import LoadOptions  # noqa: E402
 from orderlens.models.small.folder import bundled_folder, read_folder  # noqa: E402
 from orderlens.models.smol.adapter import load_adapter  # noqa: E402
 from orderlens.models.smol.llama import GgufFile  # noqa: E402

@@ -15,7 +15,7 @@ from smol_causal import continue_rows  # noqa: E402
 
 from orderlens.errors import ModelLoadError  # noqa: E402
 from orderlens.models.evaluators.small import SmallEvaluator  # noqa: E402
-from orderlens.models.options import LoadOptions  # noqa: E402
+from orderlens.models.protocol import LoadOptions  # noqa: E402
 from orderlens.models.small.network import causal_attend  # noqa: E402
 from orderlens.models.smol import adapter as adapters  # noqa: E402
 from orderlens.models.smol import base  # noqa: E402

@@ -12,7 +12,7 @@ import orderlens as ol
 from orderlens.analysis import Study, as_json
 from orderlens.errors import UserInputError
 from orderlens.rules import parse_policy
-from orderlens.rules.commit.learnt import at_size, best_sizes
+from orderlens.rules.commit.schedules import at_size, best_sizes
 
 
 def cost(losses, sizes):

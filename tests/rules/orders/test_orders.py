@@ -10,8 +10,7 @@ from orderlens.decode.extra_inputs import PolicyMemory
 from orderlens.errors import ModelOutputError, UnknownNameError, UserInputError
 from orderlens.rules import Policy, parse_order, parse_policies
 from orderlens.rules.catalogue import ORDERS
-from orderlens.rules.orders import ConfidenceOrder, OracleOrder, StaticOrder
-from orderlens.rules.orders.protocol import check_path
+from orderlens.rules.orders import ConfidenceOrder, OracleOrder, StaticOrder, check_path
 from orderlens.rules.stats import DrawStats, PositionStats, TargetStats
 from orderlens.rules.view import StepView
 

@@ -15,7 +15,7 @@ from orderlens.common.rng import draw_stream, rule_stream
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.rules import parse_policy
 from orderlens.rules.catalogue import PRESETS
-from orderlens.rules.revise.protocol import BlockView
+from orderlens.rules.revise import BlockView
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample
 

@@ -20,8 +20,7 @@ from torch import Tensor
 from orderlens.kernels.experts.down import down
 from orderlens.kernels.experts.float8 import down8, gate_up8
 from orderlens.kernels.experts.gate_up import gate_up
-from orderlens.kernels.experts.tiling import BYTES, Tiling
-from orderlens.kernels.experts.visits import Visits, plan_visits
+from orderlens.kernels.experts.tiling import BYTES, Tiling, Visits, plan_visits
 from orderlens.kernels.gpu import HOPPER, Gpu
 from orderlens.kernels.rowwise import scaled_rms
 from orderlens.kernels.shapes import StackedExperts

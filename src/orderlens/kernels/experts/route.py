@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.kernels.experts.visits import Visits, bits_set
+from orderlens.kernels.experts.tiling import Visits, bits_set
 from orderlens.kernels.shapes import SUM_FLOOR, RouterShape
 
 WARPS = 8

@@ -21,7 +21,7 @@ FIELDS = 5
 LEAST_BLOCK = 32
 """Minimum block size of the kernel, so that one compiled kernel serves all passes of such a block."""
 MARGIN, CERTAINTY, DRAWN = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-"""Indices into ``rules.orders.protocol.READINGS``; reading 0 is log p(v1)."""
+"""Indices into ``rules.orders.READINGS``; reading 0 is log p(v1)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,15 +35,12 @@ from orderlens.models.engine.device import pick_device, pick_dtype, with_index
 from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.full import canvas_engine
 from orderlens.models.engine.model import LoadedNetwork, ModelFacts, NetworkModel
-from orderlens.models.engine.weights import tensors_digest
 from orderlens.models.files.chat import find_template
-from orderlens.models.files.checkpoint import Checkpoint, weights_digest
-from orderlens.models.files.configfile import CONFIG, ConfigValues, read_json
-from orderlens.models.files.known_keys import parse_known, refuse_keys
+from orderlens.models.files.checkpoint import Checkpoint, tensors_digest, weights_digest
+from orderlens.models.files.configfile import CONFIG, ConfigValues, parse_known, read_json, refuse_keys
 from orderlens.models.files.roles import IdsOnlyTokenizer, PublishedTokens, TokenRoles, find_roles
 from orderlens.models.files.tokenizer import FastTokenizer, has_tokenizer
-from orderlens.models.options import LoadOptions, check_weights
-from orderlens.models.protocol import Anchor
+from orderlens.models.protocol import Anchor, LoadOptions, check_weights
 
 _log = logging.getLogger(__name__)
 _BLOCK_IN_NAME = re.compile(r"-b([1-9]\d{0,3})(?=$|[-_@/])", re.IGNORECASE)

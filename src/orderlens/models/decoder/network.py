@@ -21,7 +21,7 @@ from orderlens.models.decoder.config import DecoderConfig
 from orderlens.models.decoder.torch_ops import Ops, TorchOps
 from orderlens.models.decoder.weights import DecoderLayer, DecoderWeights
 from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.window import Windows
+from orderlens.models.engine.transfer import Windows
 
 Attend: TypeAlias = Callable[[Tensor, DecoderLayer, int], Tensor]
 """(normalised activations [T, C], layer, its index) → attention outputs [T, H·D]."""

@@ -12,25 +12,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orderlens.kernels.attention import attend, split_count
-from orderlens.kernels.canvas import attend_canvas
+from orderlens.kernels.attention import attend, attend_canvas, split_count
 from orderlens.kernels.experts.experts import choose_tiling, combine, expert_rows
 from orderlens.kernels.experts.route import choose_experts
-from orderlens.kernels.experts.visits import Visits
+from orderlens.kernels.experts.tiling import Visits
 from orderlens.kernels.gpu import gpu_of
-from orderlens.kernels.queries_keys import prepare_heads
-from orderlens.kernels.rowwise import add_rms_norm, swiglu
+from orderlens.kernels.rowwise import add_rms_norm, prepare_heads, swiglu
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.config import DecoderConfig
-from orderlens.models.decoder.experts import route, router_logits
-from orderlens.models.decoder.torch_ops import FeedForward, rotary_tables_of
+from orderlens.models.decoder.torch_ops import FeedForward, rotary_tables_of, route, router_logits
 from orderlens.models.decoder.weights import (
     DecoderLayer,
     DenseFeedForward,
     SparseFeedForward,
 )
 from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.window import Windows
+from orderlens.models.engine.transfer import Windows
 
 FEW_TOKENS = 512
 """Up to this number of tokens, a dense network's projections get a zero bias (benchmarks/RESULTS.md)."""

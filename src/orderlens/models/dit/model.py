@@ -17,23 +17,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from orderlens.common.hub import resolve_snapshot
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.checkpoint_info import CheckpointReader
 from orderlens.models.dit.config import HARMLESS, SEDD_PARTS, DitConfig, parse_bd3lm, parse_mdlm, parse_sedd
-from orderlens.models.dit.network import DitNetwork, PagedDit
-from orderlens.models.dit.weights import EMBEDDING, check_tensors, load_weights
+from orderlens.models.dit.network import EMBEDDING, DitNetwork, PagedDit, check_tensors, load_weights
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
 from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.full import canvas_engine
 from orderlens.models.engine.model import CastableModel, LoadedNetwork, ModelFacts
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
-from orderlens.models.files.configfile import CONFIG, read_json
-from orderlens.models.files.hub import resolve_snapshot
-from orderlens.models.files.known_keys import parse_known
+from orderlens.models.files.configfile import CONFIG, parse_known, read_json
 from orderlens.models.files.roles import TokenRoles
 from orderlens.models.files.tokenizer import SETTINGS, TOKENIZER, FastTokenizer, has_tokenizer
-from orderlens.models.options import LoadOptions
-from orderlens.models.protocol import Tokenizer
+from orderlens.models.protocol import LoadOptions, Tokenizer
 
 Parser: TypeAlias = Callable[..., DitConfig]
 """(contents of config.json, its path for messages) → shape."""

@@ -15,7 +15,7 @@ import torch
 
 from orderlens.common.machine import free_memory, total_memory
 from orderlens.errors import UserInputError
-from orderlens.models.options import DTYPE_NAMES, check_device, check_dtype
+from orderlens.models.protocol import DTYPE_NAMES, check_device, check_dtype
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 WORKING_BYTES = 3 * 2**30

@@ -28,8 +28,7 @@ from orderlens.models.engine.graphs import (
     run_plainly,
 )
 from orderlens.models.engine.pages import CacheShape, PagePool
-from orderlens.models.engine.transfer import to_device
-from orderlens.models.engine.window import HEADER, Windows
+from orderlens.models.engine.transfer import HEADER, Windows, to_device
 from orderlens.models.protocol import IntArray
 
 MAX_TOKENS = 16384

@@ -20,7 +20,7 @@ from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.graphs import MAX_GRAPH_TOKENS
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.session import RowReader
-from orderlens.models.engine.window import Windows, pack
+from orderlens.models.engine.transfer import Windows, pack
 from orderlens.models.protocol import HiddenRows, IntArray, NextTokens, StateBatch
 
 
@@ -43,7 +43,6 @@ class CanvasNetwork(Protocol):
 
         On CUDA it is recorded as a graph, so it must not synchronise with the host.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

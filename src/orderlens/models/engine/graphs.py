@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.transfer import fill, to_device
-from orderlens.models.engine.window import HEADER, Windows
+from orderlens.models.engine.transfer import HEADER, Windows, fill, to_device
 from orderlens.models.protocol import IntArray
 
 Packed: TypeAlias = NDArray[np.int32] | Tensor
@@ -99,11 +98,9 @@ class PagedNetwork(Protocol):
 
     def hidden(self, windows: Windows, pool: PagePool) -> Tensor:
         """Return hidden states [T, C], normalised for the output matrix."""
-        ...
 
     def store(self, windows: Windows, pool: PagePool) -> None:
         """Cache the windows' keys and values in pages that the caller has reserved."""
-        ...
 
 
 @runtime_checkable
@@ -116,7 +113,6 @@ class AdvancingNetwork(Protocol):
         A window sees the keys that earlier windows of its sequence write in the same forward. Without a
         reserved page, keys go to the empty page, which is never read.
         """
-        ...
 
 
 @runtime_checkable
@@ -125,7 +121,6 @@ class RowSelectingNetwork(Protocol):
 
     def hidden_rows(self, windows: Windows, pool: PagePool, rows_R: Tensor, store: bool) -> Tensor:
         """Return hidden states [R, C] of the tokens ``rows_R``; with ``store`` cache all windows."""
-        ...
 
 
 def run_plainly(

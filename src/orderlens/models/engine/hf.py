@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from orderlens.errors import MissingPackageError, ModelLoadError, one_line
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
 from orderlens.models.engine.full import canvas_engine
+from orderlens.models.engine.layer_parts import with_bias, with_one
 from orderlens.models.engine.model import CastableModel, LoadedNetwork, ModelFacts
-from orderlens.models.engine.weights import with_bias, with_one
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
-from orderlens.models.files.known_keys import refuse_unknown
+from orderlens.models.files.configfile import refuse_unknown
 from orderlens.models.files.roles import IdsOnlyTokenizer, TokenRoles
 from orderlens.models.files.tokenizer import FastTokenizer
-from orderlens.models.options import LoadOptions
+from orderlens.models.protocol import LoadOptions
 
 Inputs: TypeAlias = Callable[[Tensor], dict[str, Any]]
 """Canvases [N, W] → keyword arguments of the network."""

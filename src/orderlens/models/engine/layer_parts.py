@@ -1,4 +1,4 @@
-"""Parts of a layer in plain torch that Llama-like networks share: norms, heads, rotary encoding, products.
+"""Parts of a layer in plain torch that networks share: norms, heads, rotary encoding, products, output bias.
 
 Norms compute in float32 and round to the model's dtype before scaling, as published. Rotary encoding rotates
 the first dimensions of a head in the rotate-half convention; angles are float32. Published code rounds its
@@ -6,8 +6,12 @@ tables to the model's dtype once, our network rounds on rotation: ``rotate`` sup
 matrices are packed once into oneDNN's blocks, and 16-bit operands are widened if the processor lacks 16-bit
 products.
 
+A head multiplies hidden states by one matrix and adds nothing. So a bias of the output layer becomes one more
+column of the matrix, and every hidden state is extended by a 1. Both are padded with zeros to a width that
+the fused head supports. The result is exact: the sum has one more term.
+
 Shape letters: N windows, W width, T = N·W tokens, O outputs of a projection, H heads, K key/value heads,
-D head width; in products R rows, O outputs, D width.
+D head width, V vocabulary, C model width; in products R rows, O outputs, D width.
 """
 
 from __future__ import annotations
@@ -192,3 +196,26 @@ def can_pack(x: Tensor, weight_OD: Tensor) -> bool:
 def _has_packed_product() -> bool:
     has = getattr(torch.ops.mkldnn, "_linear_pointwise", None) is not None
     return has and bool(torch._C._has_mkldnn)
+
+
+WIDTH_STEP = 32
+"""Widths with a bias column are multiples of this, as ``kernels.head.fused_head.can_fuse`` requires."""
+
+
+def with_bias(weight_VC: Tensor, bias_V: Tensor) -> Tensor:
+    """Return the matrix with its bias as column C, followed by zeros."""
+    padded_VX = functional.pad(weight_VC, (0, _extra_width(weight_VC.shape[1])))
+    padded_VX[:, weight_VC.shape[1]] = bias_V
+    return padded_VX
+
+
+def with_one(hidden: Tensor) -> Tensor:
+    """Return hidden states [..., C] followed by a 1, then zeros: the operand of a ``with_bias`` matrix."""
+    width = hidden.shape[-1]
+    padded = functional.pad(hidden, (0, _extra_width(width)))
+    padded[..., width] = 1
+    return padded
+
+
+def _extra_width(width: int) -> int:
+    return 1 + (-width - 1) % WIDTH_STEP

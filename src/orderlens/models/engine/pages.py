@@ -26,7 +26,7 @@ from orderlens.common.machine import is_out_of_memory
 from orderlens.errors import DeviceMemoryError, UserInputError
 from orderlens.kernels.shapes import PAGE
 from orderlens.models.engine.device import WORKING_BYTES, free_bytes
-from orderlens.models.engine.window import Windows
+from orderlens.models.engine.transfer import Windows
 
 EMPTY_PAGE = 0
 """Never assigned to a slot: unused table entries point here, so that masked reads stay inside the pool."""

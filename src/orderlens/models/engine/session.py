@@ -24,7 +24,7 @@ from orderlens.common.grid import block_edges
 from orderlens.errors import UserInputError
 from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.pages import Slot
-from orderlens.models.engine.window import HEADER, pack
+from orderlens.models.engine.transfer import HEADER, pack
 from orderlens.models.protocol import HiddenRows, IntArray, NextTokens, StateBatch
 
 Window: TypeAlias = tuple[int, int, IntArray]

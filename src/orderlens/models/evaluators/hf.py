@@ -15,11 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orderlens.common.hub import Repository, snapshot
+from orderlens.common.hub import PATTERNS, Repository, snapshot
 from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError, one_line
 from orderlens.models.engine.device import pick_device
-from orderlens.models.evaluators.windows import FloatArray, Window, picked_log_probs, start_windows
-from orderlens.models.files.hub import PATTERNS
+from orderlens.models.evaluators import FloatArray, Window, picked_log_probs, start_windows
 from orderlens.models.files.tokenizer import tokens_before
 
 CPU_TOKENS, GPU_TOKENS = 512, 2048

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.engine.device import pick_device
-from orderlens.models.evaluators.windows import FloatArray, Window, picked_log_probs, start_windows
+from orderlens.models.evaluators import FloatArray, Window, picked_log_probs, start_windows
 from orderlens.models.small.folder import LoadedModel, bundled_folder, read_folder
 from orderlens.models.small.network import Transformer, causal_attend
 

@@ -27,7 +27,7 @@ from orderlens.models.engine.model import CastableModel
 from orderlens.models.files.configfile import CONFIG, MAX_CONTEXT, ConfigValues, read_json, refuse_unsupported
 from orderlens.models.files.roles import PublishedTokens, find_roles
 from orderlens.models.files.tokenizer import FastTokenizer, has_tokenizer
-from orderlens.models.options import LoadOptions
+from orderlens.models.protocol import LoadOptions
 
 XLNET_ROLES = PublishedTokens(mask_id=6, mask_tokens=("<mask>",), eos_id=2)
 XLNET_POSITIONS = 4096

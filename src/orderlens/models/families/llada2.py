@@ -26,7 +26,7 @@ from orderlens.models.files.configfile import (
     rope_values,
 )
 from orderlens.models.files.roles import PublishedTokens
-from orderlens.models.options import LoadOptions
+from orderlens.models.protocol import LoadOptions
 
 MODEL_TYPE, MAX_EXPERTS = "llada2_moe", 4096
 _ONLY: Mapping[str, tuple[object, ...]] = {

@@ -23,12 +23,10 @@ from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.model import CastableModel, LoadedNetwork, ModelFacts
 from orderlens.models.files.chat import ChatTemplate
 from orderlens.models.files.roles import TokenRoles
-from orderlens.models.options import LoadOptions
-from orderlens.models.protocol import Tokenizer
-from orderlens.models.small.config import TransformerConfig
+from orderlens.models.protocol import LoadOptions, Tokenizer
 from orderlens.models.small.folder import DTYPES, read_folder
 from orderlens.models.small.model import TransformerModel
-from orderlens.models.small.network import Transformer, attention
+from orderlens.models.small.network import Transformer, TransformerConfig, attention
 
 HALF = (torch.bfloat16, torch.float16)
 UNUSED_TOKENS = ("<|pad|>", "<|reserved|>")

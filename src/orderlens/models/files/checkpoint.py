@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -191,3 +192,26 @@ def _some(names: list[str], noun: str = "tensor") -> str:
     """Return the first names, and the number of others."""
     more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
     return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(names[:SHOWN_NAMES])}{more}"
+
+
+def tensors_digest(weights: Any, settings: object) -> str:
+    """Return a digest of all tensors in a state dict or a tree of dataclasses and tuples, and of settings."""
+    state = hashlib.blake2b(repr(settings).encode(), digest_size=16)
+    for name, tensor in _named(weights, ""):
+        state.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}".encode())
+        state.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
+    return state.hexdigest()
+
+
+def _named(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+        return
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif is_dataclass(value):
+        inner = [(field.name, getattr(value, field.name)) for field in fields(value)]
+    else:
+        inner = list(enumerate(value)) if isinstance(value, list | tuple) else []
+    for key, item in inner:
+        yield from _named(item, f"{name}.{key}")

@@ -21,11 +21,15 @@ from torch import Tensor
 
 from orderlens.common.files import replacing, write_text
 from orderlens.errors import ModelLoadError, UnknownNameError, one_line
-from orderlens.models.files.configfile import CONFIG, read_json
-from orderlens.models.files.known_keys import parse_known
+from orderlens.models.files.configfile import CONFIG, parse_known, read_json
 from orderlens.models.files.tokenizer import TOKENIZER, FastTokenizer
-from orderlens.models.small.config import MODEL_TYPE, TransformerConfig, parse_config
-from orderlens.models.small.network import Transformer, meta_network
+from orderlens.models.small.network import (
+    MODEL_TYPE,
+    Transformer,
+    TransformerConfig,
+    meta_network,
+    parse_config,
+)
 
 WEIGHTS = "model.safetensors"
 BUNDLED = ("tiny", "tiny-ar")

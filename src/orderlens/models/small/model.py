@@ -18,8 +18,8 @@ from torch import Tensor
 
 from orderlens.errors import UserInputError
 from orderlens.models.engine.device import pick_dtype
-from orderlens.models.engine.weights import tensors_digest
 from orderlens.models.files.chat import ChatTemplate
+from orderlens.models.files.checkpoint import tensors_digest
 from orderlens.models.protocol import Anchor, FloatArray, Tokenizer, model_repr, token_ids
 from orderlens.models.small.network import (
     Transformer,

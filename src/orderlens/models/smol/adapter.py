@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import file_digest
-from orderlens.models.small.network import Transformer
+from orderlens.models.small.network import Transformer, TransformerConfig
 
 SETTINGS, SHARDS = "adapter.json", "adapter-*.safetensors"
 UP, DOWN, MASK = ".up", ".down", "mask"

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from orderlens.errors import MissingPackageError, ModelLoadError, one_line
 from orderlens.models.files.tokenizer import FastTokenizer
-from orderlens.models.small.config import TransformerConfig
-from orderlens.models.small.network import Transformer, meta_network
+from orderlens.models.small.network import Transformer, TransformerConfig, meta_network
 
 FloatArray = NDArray[np.float32]
 CONTROL = 3

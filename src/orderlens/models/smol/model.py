@@ -10,7 +10,7 @@ from orderlens.models.evaluators.small import SmallEvaluator
 from orderlens.models.families.small import FastModel, as_model
 from orderlens.models.files.chat import ChatTemplate
 from orderlens.models.files.roles import TokenRoles
-from orderlens.models.options import LoadOptions
+from orderlens.models.protocol import LoadOptions
 from orderlens.models.small.folder import LoadedModel
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer

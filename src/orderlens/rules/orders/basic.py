@@ -11,7 +11,7 @@ import numpy as np
 
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
-from orderlens.rules.orders.protocol import (
+from orderlens.rules.orders import (
     Card,
     ConfidenceOrder,
     DrawingOrder,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from orderlens.rules.orders.protocol import Card, ConfidenceOrder, Scores
+from orderlens.rules.orders import Card, ConfidenceOrder, Scores
 from orderlens.rules.protocol import Arguments, label_of
 from orderlens.rules.stats import FloatArray, IntArray, PositionStats
 from orderlens.rules.view import StepView

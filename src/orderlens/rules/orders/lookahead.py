@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from orderlens.rules.orders import AFTER, Card, LookaheadOrder, Scores
 from orderlens.rules.orders.levels import revealed
-from orderlens.rules.orders.protocol import AFTER, Card, LookaheadOrder, Scores
 from orderlens.rules.protocol import Arguments, label_of
 from orderlens.rules.stats import BoolArray, FloatArray, PositionStats, comparable
 from orderlens.rules.view import StepView

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from orderlens.errors import UserInputError, one_line
-from orderlens.rules.orders.protocol import Card, ConfidenceOrder, DrawingOrder, Scores
+from orderlens.rules.orders import Card, ConfidenceOrder, DrawingOrder, Scores
 from orderlens.rules.protocol import Arguments, label_of
 from orderlens.rules.stats import DrawStats, FloatArray, IntArray, PositionStats
 from orderlens.rules.view import StepView

@@ -9,7 +9,7 @@ import numpy as np
 
 from orderlens.errors import UserInputError
 from orderlens.rules.protocol import parse_whole
-from orderlens.rules.revise.protocol import BlockView, Moves, SteppedRevise
+from orderlens.rules.revise import BlockView, Moves, SteppedRevise
 from orderlens.rules.stats import FloatArray, IntArray
 
 ROUNDING = 1e-9

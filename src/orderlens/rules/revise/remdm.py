@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderlens.rules.protocol import real, whole
-from orderlens.rules.revise.protocol import BlockView, Moves, Revise, SteppedRevise
+from orderlens.rules.revise import BlockView, Moves, Revise, SteppedRevise
 from orderlens.rules.stats import BoolArray, FloatArray, IntArray
 
 EPS = 1e-5

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from orderlens.rules.protocol import real, whole
-from orderlens.rules.revise.protocol import BlockView, Moves, Revise
+from orderlens.rules.revise import BlockView, Moves, Revise
 from orderlens.rules.stats import BoolArray, IntArray, comparable
 
 

@@ -22,9 +22,8 @@ import pyarrow as pa
 from orderlens.errors import MissingPackageError, RunError, UserInputError, counted, one_line
 from orderlens.models.protocol import Anchor, Model
 from orderlens.runs.compute import BuildTables, ComputeContext, generate_unit, score_left_to_right
-from orderlens.runs.spec import RunSpec
+from orderlens.runs.spec import RunSpec, Unit
 from orderlens.runs.tables import storable
-from orderlens.runs.units import Unit
 from orderlens.store.reader import Run, open_run
 from orderlens.store.schema import TRACE_KEY, table_schema
 from orderlens.store.verdicts import latest_verdicts

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orderlens.common.arguments import whole_number
 from orderlens.common.grid import Canvas, Overflow
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import UserInputError
@@ -20,6 +19,7 @@ from orderlens.models.abilities import as_question, chat_template
 from orderlens.models.protocol import Model
 from orderlens.runs.job import Job, Orders, check_generation, deployable, make_job
 from orderlens.runs.options import Computing, ModelLike, PathLike
+from orderlens.runs.request import Opt, check
 from orderlens.tasks import get_task
 from orderlens.tasks.protocol import Benchmark, Document, Task, choose_grader, with_prompt
 from orderlens.texts.samples import EncodedSample, Sample, encode_samples
@@ -97,7 +97,7 @@ def choose_tasks(
     """Resolve task names and check graders and prompts before documents are loaded."""
     tasks = named_tasks(names)
     if limit is not None:
-        whole_number("limit", limit, least=1)
+        check("limit", int, Opt("", least=1), limit)
     where = _by_task(sources or {}, tasks, "source")
     rules = _by_task(graders or {}, tasks, "grader")
     words = _by_task(prompts or {}, tasks, "prompt")

@@ -24,9 +24,8 @@ from orderlens.runs.compute import BuildTables, ComputeContext, canvases
 from orderlens.runs.job import Job, make_job
 from orderlens.runs.options import Computing, ModelLike
 from orderlens.runs.request import BadValueError
-from orderlens.runs.spec import RunSpec
+from orderlens.runs.spec import RunSpec, Unit
 from orderlens.runs.tables import storable
-from orderlens.runs.units import Unit
 from orderlens.store.schema import table_schema
 from orderlens.tasks import get_task, grade
 from orderlens.tasks.evaluation.grading import response_of

@@ -97,9 +97,10 @@ def _run_rows(path: Path, columns: SeriesColumns) -> Iterator[list[Row]]:
     from orderlens.store.reader import open_run
 
     known = SCHEMAS["reveals"].names
-    for option, name in (("--column", columns.logq), ("--step", columns.step)):
+    for field, name in (("logq", columns.logq), ("step", columns.step)):
         if name not in known:
-            raise UserInputError(f"{option} {name!r} is not a trace column; allowed: {', '.join(known)}")
+            allowed = ", ".join(known)
+            raise UserInputError(f"--column {field}={name}: not a column of traces; allowed: {allowed}")
     if columns.by is not None:
         raise UserInputError(f"--by is for files only; {path} is a run, so leave it out")
     wanted = (*NAMING_COLUMNS, columns.step, "is_overflow", columns.logq, columns.hits)

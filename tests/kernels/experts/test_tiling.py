@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from orderlens.models.decoder.experts import combine_weights
+from orderlens.models.decoder.torch_ops import combine_weights
 from orderlens.models.families.llada2 import MINI
 from support import kernel_place
 
@@ -29,7 +29,7 @@ def test_visits(
 
     Words of 4, 16, 8 and 32 tokens, of which the last one is never full; one segment of two words.
     """
-    from orderlens.kernels.experts import visits as module
+    from orderlens.kernels.experts import tiling as module
     from orderlens.kernels.experts.route import choose_experts as route
 
     monkeypatch.setattr(module, "SEGMENTS", segments)
@@ -88,7 +88,7 @@ def check_plan(plan: Any, ids: Any, n_experts: int, block_m: int) -> None:
     [((13, 3), 12, 1), ((13, 3), 12, 4), ((5, 1), 3, 16), ((600, 2), 5, 48)],
 )
 def test_plans_cover_every_assignment_once(shape: tuple[int, int], n_experts: int, block_m: int) -> None:
-    from orderlens.kernels.experts.visits import Visits, plan_visits
+    from orderlens.kernels.experts.tiling import Visits, plan_visits
 
     chance = torch.rand(shape[0], n_experts, generator=torch.Generator().manual_seed(5))
     chance[:, 1], chance[:, -1] = 0, chance[:, -1] + 0.5  # an idle expert, and a busy one
@@ -105,7 +105,7 @@ def test_counts_of_many_tokens(tokens: int, dtype: torch.dtype) -> None:
     All tokens visit both; marks are there for the first word of each of two segments, which is enough to see
     where places and tiles begin (the interpreter would take half a minute for all of them).
     """
-    from orderlens.kernels.experts.visits import Visits, plan_visits
+    from orderlens.kernels.experts.tiling import Visits, plan_visits
 
     assert Visits.empty(tokens, 3, torch.device("meta")).counts_SR.dtype == dtype
     ids = torch.tensor([[1, 0]], dtype=torch.int32, device=DEVICE).repeat(tokens, 1)
@@ -123,8 +123,7 @@ def test_counts_of_many_tokens(tokens: int, dtype: torch.dtype) -> None:
 
 
 def test_there_are_never_more_tiles_than_planned_for() -> None:
-    from orderlens.kernels.experts.tiling import most_tiles
-    from orderlens.kernels.experts.visits import Visits, plan_visits
+    from orderlens.kernels.experts.tiling import Visits, most_tiles, plan_visits
 
     spread = torch.arange(12, dtype=torch.int32, device=DEVICE)[:, None]  # one each: a tile per expert
     plan = plan_visits(spread, Visits.of(spread, 12), 12, 16)

@@ -11,7 +11,7 @@ import pytest
 from contracts.test_every_model import CHECKPOINTS
 from orderlens.errors import ModelLoadError, UnknownNameError
 from orderlens.models.checkpoint_info import describe_checkpoint
-from orderlens.models.files.known_keys import parse_known
+from orderlens.models.files.configfile import parse_known
 from orderlens.models.loading import load_model
 from support import write_dense, write_llada2
 

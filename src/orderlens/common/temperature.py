@@ -1,9 +1,9 @@
-"""Checks of whole numbers and temperatures; an error names the bad value."""
+"""Sampling temperatures: numbers, and schedules within a block; an error names the bad value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 from orderlens.errors import UserInputError
@@ -40,18 +40,6 @@ class TemperatureSchedule(float):
     def at(self, share: Any) -> Any:
         """Return the temperature at a share (0 to 1) of the block; a number or an array of numbers."""
         return self.start + (self.end - self.start) * share
-
-
-def whole_number(name: str, value: object, least: int | None = None) -> int:
-    """Return ``value`` if it is a 64-bit whole number of at least ``least``."""
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise UserInputError(f"{name}={value!r} must be a whole number")
-    number = int(value)
-    if least is not None and number < least:
-        raise UserInputError(f"{name}={number} must be at least {least}")
-    if not -(2**63) <= number < 2**63:
-        raise UserInputError(f"{name}={number} must fit into 64 bits")
-    return number
 
 
 def as_temperatures(given: float | str | Iterable[float | str]) -> list[float]:

@@ -6,7 +6,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.errors import RunError
-from orderlens.models.engine.weights import tensors_digest
+from orderlens.models.files.checkpoint import tensors_digest
 from orderlens.testing import small_model
 
 torch = pytest.importorskip("torch")

@@ -8,8 +8,8 @@ from threading import Thread
 
 import pytest
 
+from orderlens.common.hub import HubSpec, resolve_snapshot
 from orderlens.errors import ModelLoadError, UserInputError
-from orderlens.models.files.hub import HubSpec, resolve_snapshot
 
 pytest.importorskip("huggingface_hub")
 REASONS = {"org/gated": (403, "GatedRepo"), "org/old": (404, "RevisionNotFound"), "org/broken": (400, "")}
