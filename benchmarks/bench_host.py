@@ -28,7 +28,8 @@ from write_llada2 import MINI, words, write_tokenizer
 from orderlens.decode.chains import Chain
 from orderlens.decode.target_states import plan_canvases
 from orderlens.metrics.external import load_evaluator
-from orderlens.models.evaluators import small, windows
+from orderlens.models import evaluators
+from orderlens.models.evaluators import small
 from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.rules import parse_policies
 from orderlens.runs.tables import TraceLabels, float_type, generated_outputs, reveal_table, token_table
@@ -158,7 +159,7 @@ def score(texts: int, device: str, network: bool, folder: Path, keep: Path | Non
     evaluator.token_logprobs([("baba", " bobo")] * 8)  # the first forward of a process loads kernels
     clock.watch(external, "_units", "reading texts, cutting units")
     clock.watch(FastTokenizer, "encode_pairs", "tokenising")
-    clock.watch(windows, "_queue", "batches: fill, send, launch")
+    clock.watch(evaluators, "_queue", "batches: fill, send, launch")
     clock.watch(external, "score_table", "making rows")
     clock.watch(RunWriter, "commit", "commit")
     wall, cpu = time.perf_counter(), time.process_time()
