@@ -319,7 +319,7 @@ def run_census(request: CensusRequest) -> "Census":
         _recorded(request, request.samples),
         allow_short=request.allow_short,
         yes=request.yes,
-        **_stored(request, without=("limit_states",)),
+        **_stored(request),
     )
     return Census(run_job(job, request))
 
@@ -344,11 +344,11 @@ def _census_of_texts(request: CensusRequest) -> "Census":
     return Census(run_job(job, request))
 
 
-def _stored(request: Computing, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the verb's own options that the spec of its run contains; ``Computing`` adds the shared ones."""
-    shared = {item.name for item in options(Computing)}
+def _stored(request: Computing) -> dict[str, Any]:
+    """Return the verb's own options that the spec of its run contains; the job adds those of ``Decoding``."""
+    shared = {item.name for item in options(Decoding)}
     names = [item.name for item in options(type(request)) if item.opt.stored]
-    return {name: getattr(request, name) for name in names if name not in shared and name not in without}
+    return {name: getattr(request, name) for name in names if name not in shared}
 
 
 def _recorded(request: Computing, samples: Any) -> Computing:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HIGHEST = {"score": 57, "generate": 65, "analyze": 49, "report": 78}
+HIGHEST = {"score": 57, "generate": 65, "analyze": 47, "report": 77}
 """Files entered on 18 November 2026; lower a number when it falls."""
 
 
