@@ -36,12 +36,11 @@ from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
 from orderlens.models.engine.device import with_index
-from orderlens.models.files.chat import ChatTemplate
+from orderlens.models.families.small import fast_model, runs_fast
 from orderlens.models.files.roles import TokenRoles
 from orderlens.models.files.tokenizer import CharacterTokenizer
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer, TransformerConfig, attention, block_causal_mask
-from orderlens.models.smol.model import fast_model, runs_fast
 from orderlens.rules import parse_policies
 from orderlens.texts.samples import EncodedSample
 
@@ -76,8 +75,7 @@ def paths(network: Transformer, device: torch.device, dtype: torch.dtype) -> dic
     found: dict[str, Any] = {}
     if runs_fast(device, dtype):
         roles = TokenRoles(config.mask_id, frozenset({config.eos_id}), frozenset(), config.vocab_size)
-        chat = ChatTemplate("", {})
-        found["engine"] = fast_model(network, device, dtype, roles, tokenizer, chat, "random")
+        found["engine"] = fast_model(network, device, dtype, "random", roles, tokenizer, "random")
     plain = network.to(device=device, dtype=dtype)
     return {"plain": TransformerModel(plain, tokenizer, name="random", digest="random"), **found}
 

@@ -2,8 +2,8 @@
 
 PYTHONPATH=src:recipes python recipes/online_page.py TEST [TEST …] HMM docs/results/online
 
-Writes rules.csv, selection.csv, hmm.csv, online.svg, and the tables between the comments of the page. Needs
-no model.
+Writes rules.csv, selection.csv, draws.csv, hmm.csv, online.svg, and the tables between the comments of the
+page. Needs no model.
 """
 
 from __future__ import annotations
@@ -150,6 +150,51 @@ def select_texts(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(select)
 
 
+PAIRS = {heat: (f"forced-ar (T = {heat})", f"max-prob (T = {heat})") for heat in (0.3, 0.7)}
+"""Rules whose draws are compared, by temperature."""
+
+
+def compare_draws(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return pass@k and majority@8 of eight draws per item, and max-prob minus left to right."""
+    from orderlens.analysis.votes import votes_of
+
+    rows = []
+    for task, own in frame.groupby("task"):
+        for heat, names in PAIRS.items():
+            found = []
+            for rule in names:
+                texts = own[(own["rule"] == rule) & (own["sample_seed"] < 8)].rename(
+                    columns={"sample_id": "item_id"}
+                )
+                if not (len(texts) and (texts.groupby("item_id").size() == 8).all()):
+                    continue  # not all draws have been made
+                wide = votes_of(texts, (1, 2, 4, 8)).pivot(index="item_id", columns="k")
+                values = {f"pass@{k}": wide["passed"][k].to_numpy(float) for k in (1, 2, 4, 8)}
+                found.append(values | {"majority@8": wide["majority"][8].to_numpy(float)})
+                levels = {name: f"{100 * own_k.mean():.1f}" for name, own_k in found[-1].items()}
+                rows.append({"temperature": heat, "task": task, "texts": rule, **levels})
+            if len(found) == 2:
+                gaps = {name: interval(found[1][name] - found[0][name]) for name in found[0]}
+                rows.append({"temperature": heat, "task": task, "texts": "difference", **gaps})
+    return pd.DataFrame(rows)
+
+
+def draw_lines(table: pd.DataFrame) -> list[str]:
+    """Return the table of draws as Markdown."""
+    if not len(table):
+        return ["These draws have not been made yet."]
+    kinds = {f"forced-ar (T = {t})": "left to right" for t in PAIRS} | {
+        f"max-prob (T = {t})": "max-prob" for t in PAIRS
+    }
+    names = [name for name in table.columns if "@" in name]
+    lines = [f"| T | task | texts | {' | '.join(names)} |", "|---" * (3 + len(names)) + "|"]
+    for _, row in table.iterrows():
+        values = " | ".join(str(row[name]).replace("-", "−") for name in names)
+        kind = kinds.get(row["texts"], "max-prob − left to right")
+        lines.append(f"| {row['temperature']} | `{row['task']}` | {kind} | {values} |")
+    return lines
+
+
 def page(folders: list[Path], exact: Path, out: Path) -> None:
     """Write the tables and the figure of the page."""
     from scipy.stats import f_oneway
@@ -162,6 +207,8 @@ def page(folders: list[Path], exact: Path, out: Path) -> None:
     table.to_csv(out / "rules.csv", index=False)
     select = select_texts(frame)
     select.to_csv(out / "selection.csv", index=False)
+    drawn = compare_draws(frame)
+    drawn.to_csv(out / "draws.csv", index=False)
     control = pd.read_parquet(exact / "hmm.parquet")
     found = control.groupby(["temperature", "order"])["joint"].agg(["mean", "sem", "size"]).round(4)
     found.to_csv(out / "hmm.csv")
@@ -171,6 +218,7 @@ def page(folders: list[Path], exact: Path, out: Path) -> None:
     text = out.with_suffix(".md")
     fill(text, "rules", rule_lines(table))
     fill(text, "selection", selection_lines(select))
+    fill(text, "draws", draw_lines(drawn))
     print(table.to_string(), select.to_string(), found.to_string(), sep="\n\n")
 
 
@@ -182,6 +230,14 @@ NAMES = {
     "forced-ar+above=0.9": "Fork-dLLM's rule",
     "max-prob+threshold=0.9+particles=4:1:sum (T = 1.0)": "SR-SMC, T = 1",
     "forced-ar (T = 0.3)": "left to right, T = 0.3",
+    "forced-ar (T = 0.7)": "left to right, T = 0.7",
+    "max-prob (T = 0.3)": "max-prob, T = 0.3",
+    "max-prob (T = 0.7)": "max-prob, T = 0.7",
+    "max-prob+top=2+beams=4 (T = 0.3)": "Order-Token Search, K = 4",
+    "max-prob+top=2+beams=8 (T = 0.3)": "Order-Token Search, K = 8",
+    "max-prob+beams=4 (T = 0.3)": "Order-Token Search, K = 4, one token per pass",
+    "entropy+lookahead-sets (T = 0.3)": "LookUM, T = 0.3",
+    "entropy+lookahead-sets=7:2:5:0": "LookUM's rule, best of 7 sets",
 }
 
 
@@ -233,6 +289,8 @@ LABELS = {
     "defer:tau=0.5": "defer",
     "max-prob+threshold=0.9": "Fast-dLLM",
     "max-prob+threshold=0.9+particles=4:1:sum (T = 1.0)": "SR-SMC",
+    "max-prob+top=2+beams=4 (T = 0.3)": "Order-Token Search",
+    "entropy+lookahead-sets (T = 0.3)": "LookUM",
     f"{BASE}+best=4:var": "best of 4 by Var",
 }
 BELOW = ("first-hard", "random", "learned:teacher=census")

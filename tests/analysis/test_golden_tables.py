@@ -27,6 +27,7 @@ KINDS = {
     "within-cell": "evaluate",
     "quadrants": "evaluate",
     "selectors": "evaluate",
+    "votes": "evaluate",
     "content": "evaluate",
     "controls": "evaluate",
     "theory": "score",
@@ -63,7 +64,7 @@ def test_no_table_is_left_out_and_no_file_left_over(golden):
 
 SCORED = {"coherence", "fixed-sequence", "order-pairs", "theory"}
 GENERATED = {"content", "generation", "reveal-order", "theory"}
-GRADED = {"controls", "downstream", "null", "quadrants", "within-cell"}
+GRADED = {"controls", "downstream", "null", "quadrants", "votes", "within-cell"}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rules import parse_policy
 from orderlens.rules.orders import ConfidenceOrder, LookaheadOrder
 from orderlens.rules.policy import Policy
+from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample
 
 KINDS = ["block-causal", "full"]
@@ -50,6 +51,9 @@ POLICIES = [
     parse_policy("forced-ar"),
     Policy(Nosy(), parse_policy("max-prob+threshold=0.3").commit),
     parse_policy("forced-ar+klass=0.15:0.5:2+spaced"),
+    parse_policy("lookum-nis:3"),
+    parse_policy("max-prob+lookahead-sets=4:2:3:0"),
+    Policy(Nosy(), parse_policy("entropy+lookahead-sets=3:1:4:0.3").commit),
 ]
 
 
@@ -109,6 +113,43 @@ def test_tries_are_counted_once_per_pass():
     assert "n_lookahead" not in score_batch(model(), samples(), POLICIES[:2])
 
 
+def test_a_tried_set_costs_one_state_and_the_last_set_none():
+    columns = generate_batch(model(), samples(), [POLICIES[6]], GenerationSettings(12, 0.8, 3)).columns
+    mine = (columns["sample"] == 1) & (columns["block"] == 0)
+    assert columns["n_lookahead"][mine].tolist() == [2, 0, 2, 0, 0, 0]
+    assert columns["n_committed"][mine].tolist() == [2] * 6
+
+
+def test_of_two_sets_the_one_that_leaves_less_entropy_is_drawn_more_often():
+    """Three positions, sets of one of two; only position 0 tells what position 2 is."""
+
+    def row(visible, position):
+        known = position == 2 and visible[0] < 2
+        return np.log([[0.999, 0.001], [0.3, 0.7], [0.5, 0.5]][0 if known else position or 1])
+
+    texts = [EncodedSample(f"s{i}", np.zeros(0, np.int64)) for i in range(400)]
+    stub = StubModel(row, vocab_size=3, block_size=3)
+    shares = {}
+    for heat in (0.0, 0.1, 1000.0):
+        policy = parse_policy(f"forced-ar+lookahead-sets=2:1:2:{heat:g}")
+        made = generate_batch(stub, texts, [policy], GenerationSettings(3, 1.0, 1, stop_at_eos=False))
+        shares[heat] = float(np.mean(made.columns["position"][made.columns["step"] == 0] == 0))
+    gain = (-np.log(0.5) - 0.0079) / 2  # the mean over the two positions that stay masked
+    assert shares[0.0] == 1.0
+    assert shares[0.1] == pytest.approx(1 / (1 + np.exp(-gain / 0.1)), abs=0.03)
+    assert shares[1000.0] == pytest.approx(0.5, abs=0.1)
+
+
+def test_texts_chosen_among_drawn_sets_have_no_likelihood():
+    policy = parse_policy("lookum-nis")
+    assert (policy.likelihood(), policy.likelihood(0.0), policy.likelihood(0.5)) == (
+        "estimate", "estimate", "none",
+    )  # fmt: skip
+    for text in ("=9", "=2:5", "=2:2:13", "=2:2:2"):
+        with pytest.raises(UserInputError, match="M must be at most 8, and POOL larger than K and at most"):
+            parse_policy(f"entropy+lookahead-sets{text}")
+
+
 def test_a_batch_that_is_cut_in_the_middle_keeps_its_history(forgetful):
     make, failures = forgetful
     settings = GenerationSettings(10, stop_at_eos=False)
@@ -132,7 +173,8 @@ class Pretender(Curious):
 
 def test_an_unknown_extra_input_is_refused():
     with pytest.raises(
-        UserInputError, match=r"unknown extra input 'the future'; available: entropy_after, kl_previous"
+        UserInputError,
+        match=r"unknown extra input 'the future'; available: entropy_after, entropy_after_sets, kl_previous",
     ):
         score_batch(model(), samples(), [Policy(Curious())])
     with pytest.raises(UserInputError, match="only a look-ahead order may request it"):

@@ -61,9 +61,11 @@ def graded():
         ol.load_model(MODEL), prompts, orders=["forced-ar", "max-prob", *SEEDED[:2]], max_new_tokens=16
     )
     outputs = run.outputs().to_arrow()
-    correct = [sum(row[:2]) % 2 == 0 for row in outputs["token_ids"].to_pylist()]
+    answers = [sum(row[:2]) % 4 for row in outputs["token_ids"].to_pylist()]
+    correct = [answer % 2 == 0 for answer in answers]
     keys = outputs.select(["sample_id", "task", "order", "seed", "temperature", "sample_seed"])
     verdicts = keys.append_column("correct", pa.array(correct))
+    verdicts = verdicts.append_column("extracted", pa.array([str(answer) for answer in answers]))
     verdicts = verdicts.append_column("grader", pa.array(["parity"] * len(correct)))
     return memory_run({"reveals": run.reveals().to_arrow(), "verdicts": verdicts}, run.spec)
 

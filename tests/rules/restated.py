@@ -6,13 +6,14 @@ Nothing of OrderLens's rules is used. A rule is a function of one pass that retu
 
 ``p[i]`` is the distribution at place i (a list), ``masked`` the masked places from left to right, and
 ``block`` a namespace that lives as long as the block: ``n`` places to fill, ``t`` passes so far, ``numbers``
-of this pass, ``look(i, token)`` (the distributions of what is masked once i holds token), and what a rule
+of this pass, ``look({i: token})`` (the distributions of what is masked once i holds token), and what a rule
 keeps.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from types import SimpleNamespace
 
 
@@ -347,10 +348,33 @@ def look_ahead(n, bypass, objective, all_at_once=True):
             return masked if all_at_once else tried[:1]
         if len(tried) == 1:
             return tried
-        score = {i: objective(p, i, block.look(i, p[i].index(top(p, i))), block) for i in tried}
+        score = {i: objective(p, i, block.look({i: p[i].index(top(p, i))}), block) for i in tried}
         return by(lambda i: score[i], tried)[:1]
 
     return kept_trace(rule)
+
+
+def lookum(m, k, pool, heat):
+    """LookUM: m sets of k of the most certain places; one drawn by the mean entropy that it leaves."""
+
+    def rule(p, masked, block):
+        if len(masked) <= k:
+            return masked
+        numbers = [block.numbers[i] * 2.0**shift % 1 for shift in (0, 17, 34) for i in masked]
+        sets = list(combinations(by(lambda i: -entropy(p, i), masked)[:pool], k))
+        tried = []
+        while sets and len(tried) < m:
+            place = int(numbers[len(tried)] * len(sets))
+            tried.append(sets[place])
+            sets[place] = sets[0]
+            sets.pop(0)
+        after = [block.look({i: p[i].index(top(p, i)) for i in places}) for places in tried]
+        left = [sum(entropy(rows, j) for j in range(len(rows))) / len(rows) for rows in after]
+        weight = [math.exp((min(left) - h) / heat) for h in left]
+        number = numbers[len(tried)] * sum(weight)
+        return list(next(s for n, s in enumerate(tried) if sum(weight[: n + 1]) > number))
+
+    return rule
 
 
 def spaced(inner, g=8):

@@ -35,6 +35,7 @@ COMMIT_SPECS = {
     "dilated-sure": "dilated-sure=0.5",
     "spaced": "threshold=0.4+spaced=4",
     "hierarchy": "hierarchy=0.3:0.8",
+    "lookahead-sets": "lookahead-sets=3",
 }
 PLANNERS = [
     "max-prob+mask-predict=4",
@@ -90,11 +91,14 @@ def select(rule, world, members, memory, state, chain_pass):
         pairs = zip(row, token, strict=True)
         return np.log([0.05 + 0.1 * number(*keys[r], 6, int(t)) for r, t in pairs])
 
+    def entropy_after(sets):
+        return np.array([np.mean([number(*keys[r], 7) for r in rows]) for rows in sets])
+
     view = StepView(
         place, offset + 40, offset, np.zeros(len(members), np.int64), filling - count,
         np.array([chain_pass[c] for c in members]), filling, stats,
         memory.at(np.array(members), place, offset), lambda: uniforms,
-    ).with_extras({"kl_previous": kl}, logprob_of)  # fmt: skip
+    ).with_extras({"kl_previous": kl}, logprob_of, entropy_after)  # fmt: skip
     pick = rule.pick(view, stats.top_logprob)
     view.memory.commit()
     tokens = (

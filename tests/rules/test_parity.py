@@ -65,9 +65,10 @@ def plain_events(model, policy, rule, prompt=(), n=LENGTH, suffix=()):
             seen = tokens[: start + BLOCK] if model.attention == "block-causal" else tokens
             return np.exp(model.log_probs(seen))[:, :V].tolist()
 
-        def look(place, token, first=first, distributions=distributions):
+        def look(tokens, first=first, distributions=distributions):
             ahead = list(window)
-            ahead[first + place] = token
+            for place, token in tokens.items():
+                ahead[first + place] = token
             p = distributions(ahead)
             return [row for row, token in zip(p, ahead, strict=False) if token == model.mask_id]
 
@@ -112,6 +113,7 @@ PUBLISHED = {
     "uncode": restated.position_content(0.25, 10.0),
     "bd3-lm": restated.random_order,
     "top-k-margin": restated.margin,
+    "lookum-nis": restated.lookum(2, 2, 5, 0.1),
 }
 """By preset. The two look-ahead presets draw their candidates, so they stand below with temp=0."""
 
@@ -169,6 +171,7 @@ OTHERS = {
     "level:mu=-0.4": restated.nearest(lambda _: -0.4),
     "first-hard": restated.nearest(lambda _: -1e3),
     "eos-damped": restated.eos_damped(0.4, EOS),
+    "entropy:5+lookahead-sets=4:3:6:0.5": restated.lookum(4, 3, 6, 0.5),
 }
 DRAWN = {"info-gain", "lookum"}
 

@@ -310,6 +310,7 @@ TABLES: Registry[TableRecipe | Build] = Registry(
         "within-cell": "orderlens.analysis.tables_downstream:within",
         "quadrants": "orderlens.analysis.tables_downstream:quadrant_tables",
         "selectors": "orderlens.analysis.tables_downstream:selector_tables",
+        "votes": "orderlens.analysis.votes:votes",
         "content": "orderlens.analysis.tables_downstream:content",
         "controls": "orderlens.analysis.tables_controls:control_tables",
         "theory": "orderlens.analysis.tables_theory:theory",

@@ -238,8 +238,8 @@ def _choose_for(
 def _source(now: Pass, mine: IntArray | None) -> ExtraSource:
     """Return the source of extra inputs for a policy with the rows ``mine`` of the pass."""
 
-    def look_ahead(tried: IntArray) -> Remaining:
+    def look_ahead(tried_Kk: IntArray, drawn: bool) -> Remaining:
         assert now.look_ahead is not None
-        return now.look_ahead(tried if mine is None else mine[tried])
+        return now.look_ahead(tried_Kk if mine is None else mine[tried_Kk], drawn)
 
     return ExtraSource(lambda: now.rows if mine is None else take_rows(now.rows, mine), look_ahead)

@@ -7,6 +7,9 @@ They are computed before the rules choose. Each is one number per masked positio
 ``AFTER``: sums over the positions that stay masked after the position takes its most probable token. They
     cost one more state per position. Only a look-ahead order may request them; the order names the positions
     to try, and the states of all chains are evaluated in one batch.
+``entropy_after_sets``: not a number but a function, ``view.entropy_after``, for commit rules: the mean
+    entropy of what stays masked after a set of positions is filled, one more state per set. The tokens are
+    those that the pass would commit: drawn ones at T > 0.
 ``token_logprobs``: not a number but a function, ``view.logprob_of``: the log-probability of any token at any
     masked position.
 
@@ -35,10 +38,11 @@ from orderlens.errors import UserInputError
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, Session, StateBatch
 from orderlens.rules.orders import AFTER, LookaheadOrder
 from orderlens.rules.policy import Policy
+from orderlens.rules.protocol import AFTER_SETS
 from orderlens.rules.stats import positions_of
 from orderlens.rules.view import MemoryTable, StepView
 
-EXTRA_INPUTS = tuple(sorted((*AFTER, "kl_previous", "planned_passes", "token_logprobs")))
+EXTRA_INPUTS = tuple(sorted((*AFTER, AFTER_SETS, "kl_previous", "planned_passes", "token_logprobs")))
 STATES_PER_CALL = 256
 """Maximum number of look-ahead states per call, so that they need little more memory than the pass itself."""
 
@@ -148,8 +152,9 @@ class Remaining:
         }
 
 
-LookAhead: TypeAlias = Callable[[IntArray], Remaining]
-"""Takes rows to try; returns what stays masked after each takes its most probable token."""
+LookAhead: TypeAlias = Callable[[IntArray, bool], Remaining]
+"""Takes K sets of k rows each [K, k], and whether to fill them with drawn tokens (if any) instead of
+the most probable ones; returns what stays masked after each set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +163,7 @@ class ExtraSource:
 
     Attributes:
         rows: returns the model's rows at the view's positions.
-        look_ahead: takes the rows of the view to try.
+        look_ahead: takes the sets of rows of the view to try.
     """
 
     rows: Callable[[], Rows]
@@ -167,6 +172,10 @@ class ExtraSource:
     def logprob_of(self, row_K: IntArray, token_K: IntArray) -> FloatArray:
         """Return the log-probability of a token at each of the given rows of the view."""
         return target_stats(take_rows(self.rows(), row_K), (), token_K).target_logprob
+
+    def entropy_after(self, tried_Kk: IntArray) -> FloatArray:
+        """Return the mean entropy [K] of what stays masked after each set of rows of the view is filled."""
+        return self.look_ahead(tried_Kk, True).sums(np.zeros_like)["entropy_after"]
 
 
 def with_extras(
@@ -192,7 +201,8 @@ def with_extras(
         assert source is not None
         extras |= _after(policy, view.with_extras(extras), source)
     logprob_of = source.logprob_of if source and "token_logprobs" in policy.needs else None
-    return view.with_extras(extras, logprob_of), on_commit
+    entropy_after = source.entropy_after if source and AFTER_SETS in policy.needs else None
+    return view.with_extras(extras, logprob_of, entropy_after), on_commit
 
 
 def _after(policy: Policy, view: StepView[Any], source: ExtraSource) -> dict[str, FloatArray]:
@@ -208,7 +218,7 @@ def _after(policy: Policy, view: StepView[Any], source: ExtraSource) -> dict[str
     after = {name: np.where(tried_R, 0.0, np.nan) for name in AFTER}
     rows = np.flatnonzero(tried_R & several_C[view.chain_R])
     if len(rows):
-        for name, values_K in source.look_ahead(rows).sums(order.value).items():
+        for name, values_K in source.look_ahead(rows[:, None], False).sums(order.value).items():
             after[name][rows] = values_K
     return after
 
@@ -241,7 +251,7 @@ def remaining_stats(
         own = slice(*np.searchsorted(state_r, [k[0], k[-1] + 1]))
         found.logprob_r[own], found.entropy_r[own] = stats.top_logprob, stats.entropy
 
-    _in_batches(model, len(slots_K), work)
+    in_batches(model, len(slots_K), work)
     return found
 
 
@@ -264,11 +274,11 @@ def leave_one_out_logprobs(
         batch = StateBatch(slots_K[k], starts_K[k], hidden_KW[k], np.arange(len(k)), offset_K[k])
         logprob_K[k] = target_stats(session.evaluate(batch), model.eos_ids, token_K[k]).target_logprob
 
-    _in_batches(model, len(slots_K), work)
+    in_batches(model, len(slots_K), work)
     return logprob_K
 
 
-def _in_batches(model: Model, n_states: int, work: Callable[[IntArray], None]) -> None:
+def in_batches(model: Model, n_states: int, work: Callable[[IntArray], None]) -> None:
     """Call ``work`` on all states, in batches that fit in memory."""
     run_in_batches(
         BatchLimit(STATES_PER_CALL),

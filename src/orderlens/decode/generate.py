@@ -18,6 +18,7 @@ import numpy as np
 from orderlens.common.grid import Canvas, Overflow
 from orderlens.common.temperature import TemperatureSchedule
 from orderlens.decode.batches import BatchLimit, interleave, run_in_batches, split_for_overlap
+from orderlens.decode.beams import BeamBatch
 from orderlens.decode.chains import Chain, Chains, Watch, live_canvases
 from orderlens.decode.passes import Columns, StateRecorder, TraceRecorder
 from orderlens.decode.rounds import Advance, Rounds
@@ -27,6 +28,7 @@ from orderlens.errors import UserInputError
 from orderlens.models.protocol import Anchor, Model
 from orderlens.rules.orders import Order
 from orderlens.rules.policy import Policy
+from orderlens.rules.search import Beams
 from orderlens.texts.samples import EncodedSample
 
 MAX_NEW_TOKENS = 16384
@@ -105,23 +107,28 @@ def generate_batch(
             f"policy '{chosen[searching[0]].spec}' decodes several paths per text, and states are recorded "
             "for one; leave out --states or this policy"
         )
-    batch = SearchBatch(
-        model,
-        samples,
-        [chosen[p] for p in searching],
-        canvases,
-        temperature=settings.temperature,
-        sample_seed=settings.sample_seed,
-        stop_at_eos=settings.stop_at_eos,
-        on_reveals=on_reveals or (lambda _: None),
-        limit=limit or BatchLimit(),
-    )
-    columns, kept = batch.run()
-    found = [(Generation(columns, {}, kept), searching)]
+    found: list[tuple[Generation, Sequence[int]]] = []
+    beams = [p for p in searching if isinstance(chosen[p].search, Beams)]
+    for kind, own in ((SearchBatch, [p for p in searching if p not in beams]), (BeamBatch, beams)):
+        if not own:
+            continue
+        batch = kind(
+            model,
+            samples,
+            [chosen[p] for p in own],
+            canvases,
+            temperature=settings.temperature,
+            sample_seed=settings.sample_seed,
+            stop_at_eos=settings.stop_at_eos,
+            on_reveals=on_reveals or (lambda _: None),
+            limit=limit or BatchLimit(),
+        )
+        columns, kept = batch.run()
+        found.append((Generation(columns, {}, kept), own))
     if plain := [p for p in range(len(chosen)) if p not in searching]:
-        own = [chosen[p] for p in plain]
+        rest = [chosen[p] for p in plain]
         found.append(
-            (_decode(model, samples, own, canvases, settings, on_reveals, limit, watch, None), plain)
+            (_decode(model, samples, rest, canvases, settings, on_reveals, limit, watch, None), plain)
         )
     return _joined(found)
 

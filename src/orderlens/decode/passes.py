@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.decode.extra_inputs import Remaining
+from orderlens.decode.extra_inputs import LookAhead
 from orderlens.models.protocol import FloatArray, IntArray, Rows, StateBatch
 from orderlens.rules.stats import DrawStats, PendingStats, PositionStats
 from orderlens.store.schema import ENTROPY_UNITS, TOP_UNITS
@@ -113,8 +113,8 @@ class Pass:
         draws: one token per row, drawn at the run's temperature; None at T = 0.
         held_logprob_R: log-probability of each row's current token in this pass. Undefined where masked; None
             if no policy of the call revises.
-        look_ahead: takes the rows to try. Returns what stays masked after each takes its most probable
-            token. None if no policy needs look-ahead states.
+        look_ahead: takes the sets of rows to try, and whether with drawn tokens (``LookAhead``). None if no
+            policy needs look-ahead states.
         leave_one_out: takes filled rows; returns the log-probability of each row's token with only it masked.
             None if no policy needs look-ahead states.
     """
@@ -124,7 +124,7 @@ class Pass:
     stats: PositionStats
     draws: DrawStats | None
     held_logprob_R: FloatArray | None
-    look_ahead: Callable[[IntArray], Remaining] | None = None
+    look_ahead: LookAhead | None = None
     leave_one_out: Callable[[IntArray], FloatArray] | None = None
 
     @property

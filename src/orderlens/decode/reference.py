@@ -161,6 +161,7 @@ class _ReferenceChain:
         self.events: list[ReferenceEvent] = []
         self.n_passes = self.n_lookahead = 0
         self.rule_tokens: dict[int, int] = {}
+        self.drawn: dict[int, int] = {}
 
     def enter(self, block: int, start: int, masked: list[int]) -> None:
         self.block, self.start, self.filling, self.block_passes = block, start, len(masked), 0
@@ -204,7 +205,7 @@ class _ReferenceChain:
         place = np.array([self.place.get(position, 0) for position in masked])
         source = ExtraSource(
             lambda: LogProbRows(log_p[masked]),
-            lambda tried: self._look_ahead(masked, tried, log_p, window),
+            lambda tried, drawn: self._look_ahead(masked, tried, drawn, log_p, window),
         )
         choice = choose(self.policy, view, self.memory, one, place, source)
         choice.commit()
@@ -224,20 +225,22 @@ class _ReferenceChain:
         return rule.is_done(self.post_passes, self.changed)
 
     def _look_ahead(
-        self, masked: list[int], tried: IntArray, log_p: FloatArray, window: IntArray
+        self, masked: list[int], tried: IntArray, drawn: bool, log_p: FloatArray, window: IntArray
     ) -> Remaining:
         """Return the statistics of the remaining masks after each try, one whole-window forward each."""
         found: list[tuple[int, float, float]] = []
-        for state, place in enumerate(tried.tolist()):
+        for state, places in enumerate(tried.tolist()):
             after = window.copy()
-            after[masked[place]] = int(log_p[masked[place]].argmax())
+            for place in places:
+                best = int(log_p[masked[place]].argmax())
+                after[masked[place]] = self.drawn.get(masked[place], best) if drawn else best
             seen = len(after) if self.model.attention == "block-causal" else self.canvas.total
             everywhere = [i for i in range(seen) if after[i] == self.model.mask_id]
-            inside = [i for i in masked if i != masked[place]]
+            inside = [i for i in masked if after[i] == self.model.mask_id]
             rest = inside if self.model.attention == "block-causal" else everywhere
             stats = position_stats(LogProbRows(self.log_probs(after)[rest]), self.model.eos_ids)
             found += [(state, y, h) for y, h in zip(stats.top_logprob, stats.entropy, strict=True)]
-        self.n_lookahead = len(tried)
+        self.n_lookahead += len(tried)
         state_r, logprob_r, entropy_r = (np.array(column) for column in zip(*found, strict=True))
         return Remaining(state_r, logprob_r, entropy_r)
 
@@ -254,6 +257,7 @@ class _ReferenceChain:
         if self.policy.is_planned_by_revise or not len(masked):
             self.block_passes, self.n_passes, self.n_lookahead = self.block_passes + 1, self.n_passes + 1, 0
         else:
+            self.drawn = {} if draws is None else dict(zip(filling, draws.token.tolist(), strict=True))
             seen = draws if draws is not None and self.policy.draws_first(heat.max()) else stats
             places = self.choose([filling[i] for i in masked], seen.take(masked), log_p, window)
             chosen = masked[places].tolist()

@@ -202,9 +202,11 @@ class Rounds:
         """Return the pass with its look-ahead functions, which count the look-ahead states per chain."""
         self.n_lookahead_C = np.zeros(len(now.index_C), np.int64)
 
-        def look_ahead(tried: IntArray) -> Remaining:
-            self.n_lookahead_C += np.bincount(now.chain_R[tried], minlength=len(self.n_lookahead_C))
-            return self._after(now, tried)
+        def look_ahead(tried_Kk: IntArray, drawn: bool) -> Remaining:
+            chain_K = now.chain_R[tried_Kk[:, 0]]
+            self.n_lookahead_C += np.bincount(chain_K, minlength=len(self.n_lookahead_C))
+            token_R = now.stats.top_token if now.draws is None or not drawn else now.draws.token
+            return self._after(now, tried_Kk, token_R)
 
         def leave_one_out(filled: IntArray) -> FloatArray:
             chain_K = now.chain_R[filled]
@@ -224,14 +226,15 @@ class Rounds:
             )  # fmt: skip
         return low_K, inside_K, self.chains.tokens_NL[index_K[:, None], low_K[:, None] + np.arange(width)]
 
-    def _after(self, now: Pass, tried: IntArray) -> Remaining:
-        """Return the statistics of the remaining masks after each row's most probable token is revealed."""
-        chain_K, index_K = now.chain_R[tried], np.arange(len(tried))
-        low_K, inside_K, tokens_KW = self._windows(now, tried)
-        tokens_KW[index_K, inside_K] = now.stats.top_token[tried]
+    def _after(self, now: Pass, tried_Kk: IntArray, token_R: IntArray) -> Remaining:
+        """Return the statistics of the remaining masks after each set of rows is filled with its tokens."""
+        chain_K = now.chain_R[tried_Kk[:, 0]]
+        low_K, _, tokens_KW = self._windows(now, tried_Kk[:, 0])
+        here = np.arange(len(tried_Kk))[:, None], now.request.states.row_offset_R[tried_Kk]
+        tokens_KW[here] = token_R[tried_Kk]
         open_KB = self.chains.open_NB[now.index_C[chain_K]]
         wanted_KW = open_KB if self.blockwise else tokens_KW == self.model.mask_id
-        wanted_KW[index_K, inside_K] = False
+        wanted_KW[here] = False
         return remaining_stats(self.model, self.session, chain_K, low_K, tokens_KW, wanted_KW)
 
     def _commit(self, now: Pass, choice: ChosenRows, draws: DrawStats | None, committed: IntArray) -> None:

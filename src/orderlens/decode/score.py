@@ -248,9 +248,9 @@ class Scorer:
         )
         n_lookahead_C = np.zeros(len(mine), np.int64)
 
-        def look_ahead(tried: IntArray) -> Remaining:
-            n_lookahead_C[:] = np.bincount(chain_R[tried], minlength=len(mine))
-            return self._after(wave, p_R[tried], offset_R[tried])
+        def look_ahead(tried_Kk: IntArray, _: bool) -> Remaining:
+            n_lookahead_C[:] += np.bincount(chain_R[tried_Kk[:, 0]], minlength=len(mine))
+            return self._after(wave, p_R[tried_Kk[:, 0]], offset_R[tried_Kk])
 
         source = ExtraSource(lambda: take_rows(wave.rows, row_R), look_ahead)
         place_R = self.place_OMB[o, m_R, offset_R]
@@ -262,11 +262,11 @@ class Scorer:
         if self.policies[o].looks_ahead:
             self.found["n_lookahead"][o, m_R, offset_R] = n_lookahead_C[chain_R]
 
-    def _after(self, wave: _Wave, p_K: IntArray, offset_K: IntArray) -> Remaining:
-        """Return the statistics of the remaining masks after each position's top token is revealed."""
-        m_K, here = wave.m_P[p_K], (np.arange(len(p_K)), offset_K)
+    def _after(self, wave: _Wave, p_K: IntArray, offset_Kk: IntArray) -> Remaining:
+        """Return the statistics of the remaining masks after each set takes its most probable tokens."""
+        m_K, here = wave.m_P[p_K], (np.arange(len(p_K))[:, None], offset_Kk)
         shown_KB = np.where(wave.visible_PB[p_K], self.blocks.clean_MB[m_K], self.states.model.mask_id)
-        shown_KB[here] = wave.stats.positions.top_token[wave.row_PB[p_K, offset_K]]
+        shown_KB[here] = wave.stats.positions.top_token[wave.row_PB[p_K[:, None], offset_Kk]]
         masked_KB = wave.masked_PB[p_K]
         masked_KB[here] = False
         return self.states.remaining_after(m_K, shown_KB, masked_KB)

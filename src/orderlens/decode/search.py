@@ -49,7 +49,7 @@ class EntropyMeter(StateRecorder):
 
 
 @dataclass(slots=True)
-class _Path:
+class SearchedPath:
     """One path so far: its reveals, block by block, and the sum over its passes of the mean entropy."""
 
     blocks: list[Columns] = field(default_factory=list)
@@ -74,13 +74,13 @@ def _passes(block: Columns) -> int:
     return len(np.unique(block["forward"]))
 
 
-def _states(block: Columns) -> int:
+def count_states(block: Columns) -> int:
     """Return how many states the model evaluated for a block: passes and look-ahead."""
     return _passes(block) + int(np.sum(block.get("n_lookahead", 0)))
 
 
 @dataclass(slots=True, eq=False)
-class _Text:
+class SearchedText:
     """One (sample, policy) pair.
 
     Attributes:
@@ -128,15 +128,15 @@ class SearchBatch:
         keys = [key for _, key in paths]
         self.chains = Chains(model, samples, [one for one, _ in paths], canvases, sample_seed, keys)
         self.chains.check_paths()
-        self.paths = [_Path() for _ in range(len(samples) * self.n_paths)]
-        self.texts: list[_Text] = []
+        self.paths = [SearchedPath() for _ in range(len(samples) * self.n_paths)]
+        self.texts: list[SearchedText] = []
         for index in range(len(samples) * len(policies)):
             sample, p = divmod(index, len(policies))
             rule = policies[p].search
             assert rule is not None
             first = self.texts[-1].chain_n[-1] + 1 if self.texts else 0
             zeros = np.zeros(rule.n)
-            self.texts.append(_Text(sample, p, rule, first + np.arange(rule.n), zeros, zeros, zeros))
+            self.texts.append(SearchedText(sample, p, rule, first + np.arange(rule.n), zeros, zeros, zeros))
         measured = {text.rule.measure for text in self.texts}
         self.meter = EntropyMeter(self.n_paths) if "entropy" in measured else None
 
@@ -158,11 +158,11 @@ class SearchBatch:
                 self._select(text, open_n[text][: tried[text]])
         return self._result()
 
-    def _open(self, text: _Text) -> IntArray:
+    def _open(self, text: SearchedText) -> IntArray:
         """Return the chains of a text that have not ended."""
         return text.chain_n[[self.chains.reason[n] is None for n in text.chain_n]]
 
-    def _wave(self, text: _Text, open_n: IntArray, n_tried: int) -> IntArray:
+    def _wave(self, text: SearchedText, open_n: IntArray, n_tried: int) -> IntArray:
         """Return the chains to decode next in this block."""
         best = float(np.max(text.value_n[open_n[:n_tried] - text.chain_n[0]], initial=-np.inf))
         return open_n[n_tried : n_tried + text.rule.next_paths(n_tried, best)]
@@ -189,13 +189,7 @@ class SearchBatch:
             done_C = chains.done_with_block(np.asarray(batch))
             return [n for n, done in zip(batch, done_C, strict=True) if not done]
 
-        def name(n: int) -> str:
-            return f"sample '{self.samples[chains.sample_N[n]].id}'"
-
-        widths = [chains.width(n) for n in members]
-        for width in sorted(set(widths)):
-            own = [n for n, mine in zip(members, widths, strict=True) if mine == width]
-            run_in_batches(self.limit, self.model, own, work, name, unfinished)
+        self._in_batches(members, work, unfinished)
         if int(chains.filled_N.sum()) > filled:
             self._add_reveals(recorder.columns()[0])
         if self.meter is not None:
@@ -203,23 +197,43 @@ class SearchBatch:
                 self.paths[n].entropy += total
             self.meter.total.clear()
 
+    def _in_batches(
+        self,
+        members: Sequence[int],
+        work: Callable[[Sequence[int]], None],
+        unfinished: Callable[[Sequence[int]], Sequence[int]],
+    ) -> None:
+        """Call ``work`` on chains of equal window width, in batches that fit in memory."""
+        chains = self.chains
+        widths = [chains.width(n) for n in members]
+        for width in sorted(set(widths)):
+            own = [n for n, mine in zip(members, widths, strict=True) if mine == width]
+            run_in_batches(
+                self.limit, self.model, own, work,
+                lambda n: f"sample '{self.samples[chains.sample_N[n]].id}'", unfinished,
+            )  # fmt: skip
+
     def _add_reveals(self, columns: Columns) -> None:
         chain_r = columns["sample"] * self.n_paths + columns["order"]
         edges = [0, *(np.flatnonzero(np.diff(chain_r)) + 1).tolist(), len(chain_r)]
         for low, high in pairwise(edges):
             block = {name: values[low:high] for name, values in columns.items()}
-            self.paths[int(chain_r[low])].blocks.append(block)
+            blocks = self.paths[int(chain_r[low])].blocks
+            if blocks and blocks[-1]["block"][0] == block["block"][0]:  # its first pass was decoded before
+                first = blocks.pop()
+                block = {name: np.concatenate((first[name], values)) for name, values in block.items()}
+            blocks.append(block)
 
-    def _measure(self, text: _Text, chain_w: IntArray) -> None:
+    def _measure(self, text: SearchedText, chain_w: IntArray) -> None:
         """Compute the measure of the paths that were just decoded, and count their states."""
         for n in chain_w.tolist():
             path, block = self.paths[n], int(self.chains.block_N[n])
             if path.blocks and path.blocks[-1]["block"][0] == block:
-                text.states[block] += _states(path.blocks[-1])
+                text.states[block] += count_states(path.blocks[-1])
             if text.rule.measure not in NOT_ADDITIVE:
                 text.value_n[n - text.chain_n[0]] = path.measure(text.rule.measure, self.eos)
 
-    def _select(self, text: _Text, decoded_n: IntArray) -> None:
+    def _select(self, text: SearchedText, decoded_n: IntArray) -> None:
         """Let every path continue from the one that the rule says, and enter the next block."""
         chains, chain_n = self.chains, text.chain_n
         block = int(chains.block_N[decoded_n[0]])
@@ -232,17 +246,17 @@ class SearchBatch:
             source_n, text.weight_n = text.rule.survivors(value_n, gain_n, text.weight_n, uniform)
             kept = [self.paths[n] for n in chain_n[source_n]]
             for n, path in zip(chain_n.tolist(), kept, strict=True):
-                self.paths[n] = _Path(list(path.blocks), path.entropy)
+                self.paths[n] = SearchedPath(list(path.blocks), path.entropy)
             chains.adopt(chain_n, chain_n[source_n])
             text.value_n = text.before_n = value_n[source_n]
         for n in self._open(text).tolist():
             chains.next_block(n)
 
-    def _generator(self, text: _Text, block: int) -> np.random.Generator:
+    def _generator(self, text: SearchedText, block: int) -> np.random.Generator:
         spec = self.chains.policies[self.chains.policy_N[text.chain_n[0]]].spec
         return keyed_generator(self.sample_seed, self.samples[text.sample].id, spec, "search", block)
 
-    def _values(self, text: _Text, block: int) -> FloatArray:
+    def _values(self, text: SearchedText, block: int) -> FloatArray:
         """Return what the paths are compared by now; −inf for a path that was not decoded in this block."""
         if text.rule.measure == "random":
             return self._generator(text, block).random(text.rule.n + 1)[1:]
@@ -275,12 +289,12 @@ class SearchBatch:
         names = parts[0] if parts else {}
         return {name: np.concatenate([part[name] for part in parts]) for name in names}, kept
 
-    def _with_cost(self, text: _Text, path: _Path) -> list[Columns]:
+    def _with_cost(self, text: SearchedText, path: SearchedPath) -> list[Columns]:
         """Return the blocks of the kept path; states of the other paths are added to each first reveal."""
         states, blocks = text.states.copy(), list[Columns]()
         for index, block in enumerate(path.blocks):
             count = len(block["step"])
-            others = states.pop(int(block["block"][0])) - _states(block)
+            others = states.pop(int(block["block"][0])) - count_states(block)
             if index == len(path.blocks) - 1:
                 others += sum(states.values())  # blocks that only other paths reached
             n_lookahead = np.asarray(block.get("n_lookahead", np.zeros(count, np.int64))).copy()

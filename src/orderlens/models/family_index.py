@@ -46,7 +46,9 @@ class Family:
 
 
 BUILTIN: dict[str, Family] = {
-    "orderlens": Family("orderlens.models.small.folder:load_folder", "folders that 'orderlens train' writes"),
+    "orderlens": Family(
+        "orderlens.models.families.small:load_folder", "folders that 'orderlens train' writes"
+    ),
     "llada2_moe": Family(
         "orderlens.models.families.llada2:load_folder",
         "LLaDA-2.0, 2.1 and 2.2, mini and flash: block-causal, blocks of 32, experts",

@@ -130,9 +130,9 @@ def load_tiny(argument: str, options: LoadOptions) -> Model:
     if argument:
         raise UserInputError(f"model 'tiny:{argument}': tiny takes no options")
     require_torch()
-    from orderlens.models.small.folder import bundled_folder, load_folder
+    from orderlens.models.small.folder import bundled_folder
 
-    return load_folder(bundled_folder("tiny"), "tiny", options)
+    return FAMILIES.get("orderlens")(bundled_folder("tiny"), "tiny", options)
 
 
 def load_smol(argument: str, options: LoadOptions) -> Model:

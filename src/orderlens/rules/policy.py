@@ -20,7 +20,7 @@ from orderlens.rules.orders import (
     StaticOrder,
     check_path,
 )
-from orderlens.rules.protocol import Commit, Schedule
+from orderlens.rules.protocol import AFTER_SETS, Commit, Schedule
 from orderlens.rules.revise import Revise
 from orderlens.rules.search import Search
 from orderlens.rules.stats import IntArray
@@ -130,7 +130,8 @@ class Policy:
     @property
     def looks_ahead(self) -> bool:
         """Whether the policy evaluates look-ahead states."""
-        return bool(self.order.needs & AFTER) or (self.revise is not None and self.revise.judges_apart)
+        after = self.order.needs & AFTER or AFTER_SETS in self.commit.needs
+        return bool(after) or (self.revise is not None and self.revise.judges_apart)
 
     @property
     def is_static(self) -> bool:
@@ -174,6 +175,7 @@ class Policy:
             temperature: temperature of a generated trace; None for a scored trace.
         """
         chosen = self.revise is not None or self.search is not None or self.draws_first(temperature or 0.0)
+        chosen = chosen or (AFTER_SETS in self.commit.needs and bool(temperature))
         if self.needs_target or chosen:
             return "none"
         return "estimate" if self.order.randomised or self.commit.randomised else "exact"
@@ -202,6 +204,10 @@ class Policy:
 
     def refuse_equal_paths(self, temperature: float) -> None:
         """Refuse a search rule whose paths would all be the same."""
+        if self.search is not None and self.search.compares_draws and temperature == 0:
+            raise UserInputError(
+                f"policy '{self.spec}': '{self.search.id}' compares drawn texts; use a temperature > 0"
+            )
         if self.n_paths > 1 and self.seed is None and temperature == 0:
             raise UserInputError(
                 f"policy '{self.spec}' at temperature 0 decodes {self.n_paths} equal paths; "

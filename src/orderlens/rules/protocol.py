@@ -109,6 +109,10 @@ class Pick:
     token_R: IntArray | None = None
 
 
+AFTER_SETS = "entropy_after_sets"
+"""What a commit rule needs to call ``view.entropy_after``."""
+
+
 class Commit(Rule):
     """A rule that decides which positions one forward pass reveals."""
 

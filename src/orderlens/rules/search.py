@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderlens.rules.protocol import Rule, real, whole, word
-from orderlens.rules.stats import FloatArray, IntArray
+from orderlens.rules.stats import FloatArray, IntArray, comparable
 
 MEASURES = ("sum", "mean", "min", "var", "recover", "entropy", "random", "majority")
 """Names of the measures; a larger value is better, so ``var`` and ``entropy`` count negatively."""
@@ -59,6 +59,8 @@ class Search(Rule):
 
     n: int
     measure: str
+    compares_draws: bool = False
+    """Whether paths must differ by drawn tokens, so that the rule needs a temperature > 0."""
     waits_for_end: bool = False
     """Whether paths are compared only when all of them have ended."""
 
@@ -144,3 +146,26 @@ class Restart(Search):
         self, now_N: FloatArray, gain_N: FloatArray, weight_N: FloatArray, uniform: float
     ) -> tuple[IntArray, FloatArray]:
         return np.full(len(now_N), int(np.argmax(now_N))), np.zeros(len(now_N))
+
+
+@dataclass
+class Beams(Search):
+    """Order-Token Search (arXiv 2601.20339): K paths; at a block's start the best K of K² drafts are kept.
+
+    A draft is the first pass of a block with its own draws; ``decode.beams`` says how it is scored. Scores
+    add up over blocks. A path that has ended stays among the drafts with its score.
+    """
+
+    id = "beams"
+    summary = "beams=K: K paths; at each block's start the best K of K drafts of each are kept"
+    width: int = whole(1, "K", 4)
+    measure = "sum"
+    compares_draws = True
+
+    def __post_init__(self) -> None:
+        self.n = self.width**2
+
+    def survivors(
+        self, now_N: FloatArray, gain_N: FloatArray, weight_N: FloatArray, uniform: float
+    ) -> tuple[IntArray, FloatArray]:
+        return np.argsort(-comparable(now_N), kind="stable")[: self.width], np.zeros(self.width)

@@ -37,6 +37,8 @@ Values = NDArray[Any]
 S_co = TypeVar("S_co", bound=PositionStats | TargetStats | DrawStats, covariant=True)
 T = TypeVar("T", bound=PositionStats | TargetStats | DrawStats)
 _NOTHING: Mapping[str, FloatArray] = MappingProxyType({})
+DIGITS = 2**17
+"""Splits a number in [0, 1) into up to three nearly independent ones of 17 binary digits each."""
 
 
 class MemoryTable:
@@ -127,6 +129,10 @@ def _not_declared(_: IntArray, __: IntArray) -> FloatArray:
     raise UserInputError("a rule that calls view.logprob_of must list 'token_logprobs' in its needs")
 
 
+def _no_sets(_: IntArray) -> FloatArray:
+    raise UserInputError("a rule that calls view.entropy_after must list 'entropy_after_sets' in its needs")
+
+
 @dataclass(frozen=True, slots=True)
 class StepView(Generic[S_co]):
     """One forward pass of all chains with one policy.
@@ -146,6 +152,8 @@ class StepView(Generic[S_co]):
         extras: the extra inputs that the policy's rules list in ``needs``, one number per row each.
         logprob_of: for rules that need ``token_logprobs``: takes rows and one token per row (rows may
             repeat); returns the log-probabilities of these tokens.
+        entropy_after: for commit rules that need ``entropy_after_sets``: takes K sets of k rows each [K, k];
+            returns the mean entropy [K] of what stays masked once a set holds its tokens (nats).
     """
 
     chain_R: IntArray
@@ -160,6 +168,7 @@ class StepView(Generic[S_co]):
     numbers: Callable[[], FloatArray]
     extras: Mapping[str, FloatArray] = field(default_factory=lambda: _NOTHING)
     logprob_of: Callable[[IntArray, IntArray], FloatArray] = _not_declared
+    entropy_after: Callable[[IntArray], FloatArray] = _no_sets
 
     @classmethod
     def of(cls, stats: T, offsets: IntArray | None = None) -> StepView[T]:
@@ -180,6 +189,14 @@ class StepView(Generic[S_co]):
     def uniforms_R(self) -> FloatArray:
         """One number in [0, 1) per row, keyed by (the order's seed, sample, policy, block, pass, offset)."""
         return self.numbers()
+
+    def chain_uniforms(self, n: int) -> FloatArray:
+        """Return n numbers in [0, 1) per chain [C, n]; NaN after three per masked position of the chain."""
+        draw_n, left_C1 = np.arange(n), self.left_C[:, None]
+        level_Cn = draw_n // left_C1
+        number_Cn = self.uniforms_R[self.starts_C[:, None] + draw_n % left_C1]
+        number_Cn = number_Cn * float(DIGITS) ** np.minimum(level_Cn, 3) % 1.0
+        return np.where(level_Cn < 3, number_Cn, np.nan)
 
     @property
     def left_C(self) -> IntArray:
@@ -221,17 +238,20 @@ class StepView(Generic[S_co]):
         return StepView(
             self.chain_R, self.position_R, self.offset_R, self.block_C, self.step_C, self.forward_C,
             self.filling_C, stats, memory or self.memory, self.numbers, self.extras, self.logprob_of,
+            self.entropy_after,
         )  # fmt: skip
 
     def with_extras(
         self,
         extras: Mapping[str, FloatArray],
         logprob_of: Callable[[IntArray, IntArray], FloatArray] | None = None,
+        entropy_after: Callable[[IntArray], FloatArray] | None = None,
     ) -> StepView[S_co]:
         """Return the same view with the rules' extra inputs."""
         return StepView(
             self.chain_R, self.position_R, self.offset_R, self.block_C, self.step_C, self.forward_C,
             self.filling_C, self.stats, self.memory, self.numbers, extras, logprob_of or self.logprob_of,
+            entropy_after or self.entropy_after,
         )  # fmt: skip
 
     def ranks(self, scores_R: FloatArray) -> IntArray:

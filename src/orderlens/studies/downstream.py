@@ -26,8 +26,8 @@ from orderlens.studies.plan import RESULTS, stored_plan
 from orderlens.studies.results import Results, write_results
 
 TITLE = "Does the shape of the trace predict correctness?"
-TABLE_NAMES = ("downstream", "within-cell", "quadrants", "content", "controls", "null")
-"""Tables 2 (with min-V and max-V), 3 and S2, 4, S1, and the controls."""
+TABLE_NAMES = ("downstream", "votes", "within-cell", "quadrants", "content", "controls", "null")
+"""Tables 2 (with min-V and max-V), 3 and S2, 4, S1, votes over the orders, and the controls."""
 _IN_FILE_ONLY = ("downstream-paired", "controls-rivals", "controls-held-out", "null")
 """Tables too long for the page."""
 HEADINGS: Mapping[Outcome, str] = {

@@ -73,8 +73,9 @@ TILINGS = (
 """(maximum mean assignments per expert, tiling), tuned on an H200; ``bench_llada2.py --tune`` measures
 candidates. ``fitting`` adapts them to other GPUs."""
 FLOAT8_TILINGS = (
-    (10.0, ExpertTiling(32, 0, Tiling(64, 128, 4, 3), Tiling(64, 128, 4, 3))),
-    (60.0, ExpertTiling(64, 0, Tiling(64, 128, 4, 3), Tiling(64, 128, 4, 3), few=32)),
+    (2.0, ExpertTiling(16, 0, Tiling(64, 128, 4, 4), Tiling(128, 128, 4, 3))),
+    (10.0, ExpertTiling(32, 0, Tiling(64, 128, 4, 3), Tiling(128, 128, 4, 3))),
+    (60.0, ExpertTiling(64, 0, Tiling(64, 128, 4, 4), Tiling(128, 128, 8, 3), few=32)),
     (float("inf"), ExpertTiling(128, 0, Tiling(64, 128, 4, 3), Tiling(128, 128, 8, 3))),
 )
 """The same for float8 weights; the kernels of ``float8`` support neither a rest nor warp specialisation, and

@@ -1,8 +1,8 @@
 """Model folders of the small transformer: ``config.json``, ``model.safetensors``, ``tokenizer.json``.
 
-``orderlens train`` writes such folders, and two are bundled. ``read_folder`` returns the network, for
-training and evaluators; ``load_folder`` returns a model that can be decoded. A matrix ``name`` may be stored
-as ``name`` (int8) and ``name.scale`` (float32, one per row); loading converts it to float32.
+``orderlens train`` writes such folders, and two are bundled. ``families.small`` makes a model of them. A
+matrix ``name`` may be stored as ``name`` (int8) and ``name.scale`` (float32, one per row); loading converts
+it to float32.
 """
 
 from __future__ import annotations
@@ -21,11 +21,8 @@ from torch import Tensor
 
 from orderlens.common.files import replacing, write_text
 from orderlens.errors import ModelLoadError, UnknownNameError, one_line
-from orderlens.models.engine.device import dtype_name, pick_device, pick_dtype
 from orderlens.models.files.configfile import CONFIG, parse_known, read_json
 from orderlens.models.files.tokenizer import TOKENIZER, FastTokenizer
-from orderlens.models.protocol import LoadOptions
-from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import (
     MODEL_TYPE,
     Transformer,
@@ -37,8 +34,6 @@ from orderlens.models.small.network import (
 WEIGHTS = "model.safetensors"
 BUNDLED = ("tiny", "tiny-ar")
 DTYPES = ("float32", "bfloat16")
-UNUSED_TOKENS = ("<|pad|>", "<|reserved|>")
-"""Tokens of our tokenizers that occur in no training window (ids 2 and 3); they do not count as content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +51,6 @@ def bundled_folder(name: str) -> Path:
     if name not in BUNDLED:
         raise UnknownNameError(f"unknown bundled model '{name}' (known: {', '.join(BUNDLED)})")
     return Path(str(files("orderlens"))) / "models" / "data" / name
-
-
-def load_folder(folder: Path, name: str, options: LoadOptions) -> TransformerModel:
-    """Load a folder as a model that can be decoded; the default dtype is float32 on every device."""
-    loaded, dtype = read_folder(folder), pick_dtype(options.dtype, torch.float32, DTYPES)
-    network = loaded.network.to(device=pick_device(options.device), dtype=dtype)
-    digest = loaded.digest if dtype == torch.float32 else f"{loaded.digest}-{dtype_name(dtype)}"
-    ids = (loaded.tokenizer.id_of(token) for token in UNUSED_TOKENS)
-    special_ids = frozenset(item for item in ids if item is not None)
-    return TransformerModel(network, loaded.tokenizer, name=name, digest=digest, special_ids=special_ids)
 
 
 def read_folder(folder: Path) -> LoadedModel:

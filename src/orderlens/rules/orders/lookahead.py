@@ -24,8 +24,6 @@ UNTRIED = -1e6
 """Score of a position that was not tried, below the scores of tried positions."""
 TINY = 1e-300
 """Stands for −log p where p is 1, because g is defined for p < 1."""
-DIGITS = 2**17
-"""Splits a number in [0, 1) into up to three nearly independent ones of 17 binary digits each."""
 
 
 class CandidateOrder(LookaheadOrder):
@@ -79,21 +77,17 @@ class CandidateOrder(LookaheadOrder):
         return best_R | (self._drawn(view) & open_C[view.chain_R])
 
     def _drawn(self, view: StepView[PositionStats]) -> BoolArray:
-        """Draw n − 1 positions per chain; each masked position provides up to three random numbers."""
+        """Draw n − 1 positions per chain, as long as there are random numbers."""
         left_C = view.left_C
         place_R = np.arange(len(view)) - view.starts_C[view.chain_R]
         weight_CN = np.zeros((len(left_C), int(left_C.max())))
-        number_CN = np.zeros_like(weight_CN)
         weight_CN[view.chain_R, place_R] = np.exp((np.exp(view.stats.top_logprob) - 1) / self.temp)
-        number_CN[view.chain_R, place_R] = view.uniforms_R
         below_CN = np.cumsum(weight_CN, axis=1)
         drawn_CN = np.zeros(weight_CN.shape, bool)
         chain_C = np.arange(len(left_C))
-        for draw in range(min(self.n - 1, 3 * int(left_C.max()))):  # later draws count for no chain
-            level_C = draw // left_C
-            number_C = number_CN[chain_C, draw % left_C] * float(DIGITS) ** level_C % 1.0
+        for number_C in view.chain_uniforms(min(self.n - 1, 3 * int(left_C.max()))).T:
             picked_C = (below_CN <= (number_C * below_CN[:, -1])[:, None]).sum(axis=1)
-            counts_C = level_C < 3
+            counts_C = ~np.isnan(number_C)
             drawn_CN[chain_C[counts_C], np.minimum(picked_C, left_C - 1)[counts_C]] = True
         drawn: BoolArray = drawn_CN[view.chain_R, place_R]
         return drawn
@@ -128,7 +122,7 @@ class LookaheadEntropy(CandidateOrder):
     """The smallest mean entropy of the positions masked afterwards, without the entropy now.
 
     The ``lookum`` variant of yks23/Information-Gain-Sampler; the rest is as in ``lookahead-gain``. LookUM
-    itself (arXiv 2511.05563) selects among several texts that are decoded in parallel: another sampler.
+    itself (arXiv 2511.05563) tries sets of positions: the commit rule ``lookahead-sets``.
     """
 
     id = "lookahead-entropy"

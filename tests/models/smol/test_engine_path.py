@@ -1,4 +1,4 @@
-"""smol on the shared engine agrees with the plain path: numbers, roles, digest and chat template."""
+"""smol and tiny on the shared engine agree with the plain path: numbers, roles, digest and chat template."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 import orderlens as ol  # noqa: E402
+from orderlens.models.families import small as fast  # noqa: E402
 from orderlens.models.files.roles import TokenRoles  # noqa: E402
 from orderlens.models.protocol import LoadOptions  # noqa: E402
-from orderlens.models.smol import model as fast  # noqa: E402
+from orderlens.models.small.folder import bundled_folder, read_folder  # noqa: E402
 from orderlens.models.smol.adapter import load_adapter  # noqa: E402
 from orderlens.models.smol.llama import GgufFile  # noqa: E402
-from orderlens.models.smol.model import build, fast_model, merged  # noqa: E402
+from orderlens.models.smol.model import build, merged  # noqa: E402
 
 ORDERS = ["forced-ar", "random:1", "max-prob"]
 SAMPLES = [
@@ -25,14 +26,25 @@ SAMPLES = [
 ]
 
 
-@pytest.fixture
-def pair(small_base, small_adapter):
+@pytest.fixture(params=["smol", "tiny"])
+def pair(request, small_base, small_adapter):
     """The plain model and, on the CPU, the model on the engine."""
-    plain = build(small_base, small_adapter, "0" * 64, LoadOptions(device="cpu"))
-    network = merged(GgufFile(small_base), load_adapter(small_adapter), small_adapter)
+    if request.param == "tiny":
+        plain, network = ol.load_model("tiny", device="cpu"), read_folder(bundled_folder("tiny")).network
+    else:
+        plain = build(small_base, small_adapter, "0" * 64, LoadOptions(device="cpu"))
+        network = merged(GgufFile(small_base), load_adapter(small_adapter), small_adapter)
     roles = TokenRoles(plain.mask_id, plain.eos_ids, plain.special_ids, plain.vocab_size)
-    device, digest = torch.device("cpu"), plain.digest
-    quick = fast_model(network, device, torch.float32, roles, plain.tokenizer, plain.chat, digest)
+    quick = fast.fast_model(
+        network,
+        torch.device("cpu"),
+        torch.float32,
+        plain.name,
+        roles,
+        plain.tokenizer,
+        plain.digest,
+        plain.chat,
+    )
     return plain, quick
 
 
