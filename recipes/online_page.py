@@ -292,6 +292,7 @@ LABELS = {
     "max-prob+top=2+beams=4 (T = 0.3)": "Order-Token Search",
     "entropy+lookahead-sets (T = 0.3)": "LookUM",
     f"{BASE}+best=4:var": "best of 4 by Var",
+    "lookahead-var:n=3:temp=0:bypass=1": "look-ahead by Var",
 }
 BELOW = ("first-hard", "random", "learned:teacher=census")
 """Rules that are left out of the figure: they are far below the others."""
@@ -315,12 +316,13 @@ def draw(table: pd.DataFrame, file: Path) -> None:
              "change of Var against left to right (nats²)", "change of accuracy (points)"),
         )  # fmt: skip
         for axes, x, y, across, up in panels:
-            by_var = own["rule"].str.contains(":var")
+            by_var = own["rule"].str.contains(":var|lookahead-var")
             axes.scatter(x[~by_var], y[~by_var], s=18, color="0.45")
             axes.scatter(x[by_var], y[by_var], s=34, color="#c2410c", marker="D")
             for rule, left, top in zip(own["rule"], x, y, strict=True):
                 if rule in LABELS and axes is row[0]:
-                    axes.annotate(LABELS[rule], (left, top), (5, -9), textcoords="offset points", fontsize=8)
+                    place = (-4, -14) if "beams" in rule else (5, -9)
+                    axes.annotate(LABELS[rule], (left, top), place, textcoords="offset points", fontsize=8)
             axes.set(xlabel=across, ylabel=up, title=str(task))
             axes.spines[["top", "right"]].set_visible(False)
             axes.margins(x=0.18, y=0.12)
