@@ -16,6 +16,7 @@ from orderlens.models.small.folder import bundled_folder, read_folder  # noqa: E
 from orderlens.models.smol.adapter import load_adapter  # noqa: E402
 from orderlens.models.smol.llama import GgufFile  # noqa: E402
 from orderlens.models.smol.model import build, merged  # noqa: E402
+from orderlens.testing.models import write_small  # noqa: E402
 
 ORDERS = ["forced-ar", "random:1", "max-prob"]
 SAMPLES = [
@@ -99,3 +100,13 @@ def test_the_engine_is_for_half_precision_on_cuda(monkeypatch, device, dtype, fi
     assert fast.runs_fast(torch.device(device), getattr(torch, dtype)) is fits
     monkeypatch.setattr(fast, "runs_kernels", lambda _: False)
     assert not fast.runs_fast(torch.device(device), getattr(torch, dtype))
+
+
+@pytest.mark.parametrize(("attention", "kind"), [("block-causal", "FastModel"), ("full", "TransformerModel")])
+def test_only_block_causal_folders_use_the_engine(tmp_path, monkeypatch, attention, kind):
+    write_small(tmp_path, attention=attention)
+    assert type(ol.load_model(tmp_path, device="cpu")).__name__ == "TransformerModel"
+    monkeypatch.setattr(fast, "runs_fast", lambda *_: True)
+    model = ol.load_model(tmp_path, device="cpu")
+    assert type(model).__name__ == kind
+    assert model.attention == attention
