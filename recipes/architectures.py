@@ -7,9 +7,9 @@ finished ones:
 
     PYTHONPATH=src python recipes/architectures.py all --corpus FOLDER --texts C4.jsonl.gz --work WORK
 
-Separate stages: prepare, train, score, compare. All run from the source tree with torch, pyarrow, pandas,
-scipy, tokenizers and safetensors. Blocks have 32 tokens; models that see the whole canvas are also decoded in
-one block. A GPU needs about 5 minutes. Intervals are over texts, not over training runs.
+Separate stages: prepare, train, score, census, compare. All run from the source tree with torch, pyarrow,
+pandas, scipy, tokenizers and safetensors. Blocks have 32 tokens; models that see the whole canvas are also
+decoded in one block. A GPU needs about 5 minutes. Intervals are over texts, not over training runs.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Plan:
 
     Attributes:
         noise_texts: number of texts that are scored again, one at a time, for the noise floor.
+        span: positions of the span of which all orders are compared.
+        census_texts: number of texts with such a span.
     """
 
     prefix: int = 32
@@ -62,6 +64,8 @@ class Plan:
     batch: int = 256
     texts: int = 128
     noise_texts: int = 16
+    span: int = 8
+    census_texts: int = 60
     seed: int = 0
 
     @property
@@ -156,10 +160,7 @@ def train(work: Path, name: str, device: str) -> None:
 def score(work: Path, name: str, texts: Path, device: str) -> None:
     """Score the held-out texts under all orders, in blocks and in one block, or left to right."""
     plan, folder = read_plan(work), work / "models" / name
-    tokenizer = FastTokenizer.from_file(folder / TOKENIZER)
-    samples = ol.load_samples(
-        texts, tokenizer, prefix_tokens=plan.prefix, target_tokens=plan.target, limit=plan.texts
-    )
+    samples = read_samples(folder, plan, texts)
     if MODELS[name][0] == "causal":
         score_left_to_right(folder, samples, device)
         return
@@ -175,6 +176,25 @@ def score(work: Path, name: str, texts: Path, device: str) -> None:
             if not out.exists():
                 ol.score(model, part, ORDERS, noise_floor=kind == "noise", out=out, **how)
         print(f"{label}: scored", flush=True)
+
+
+def read_samples(folder: Path, plan: Plan, texts: Path) -> Any:
+    """Return the held-out texts, split into prompt and target."""
+    tokenizer = FastTokenizer.from_file(folder / TOKENIZER)
+    lengths = {"prefix_tokens": plan.prefix, "target_tokens": plan.target}
+    return ol.load_samples(texts, tokenizer, limit=plan.texts, **lengths)
+
+
+def census(work: Path, name: str, texts: Path, device: str) -> None:
+    """Evaluate all orders of the first positions of each text; a causal model has one order only."""
+    plan, folder, out = read_plan(work), work / "models" / name, work / "census" / name
+    if MODELS[name][0] == "causal" or out.exists():
+        return
+    samples = read_samples(folder, plan, texts)[: plan.census_texts]
+    model = ol.load_model(folder, device=device)
+    how = {"block_size": plan.block, "anchor": "prompt"}
+    ol.census(model, samples, span=plan.span, orders=(*ORDERS, "oracle-max-q"), out=out, **how)
+    print(f"{name}: all orders of {plan.span} positions", flush=True)
 
 
 def score_left_to_right(folder: Path, samples: Any, device: str) -> None:
@@ -235,6 +255,13 @@ def score_command(work: Work, texts: TextFile, device: Device = "cuda", only: st
         score(work, name, texts, device)
 
 
+@app.command("census")
+def census_command(work: Work, texts: TextFile, device: Device = "cuda", only: str = "") -> None:
+    """Compare all orders of one span per text under all trained models."""
+    for name in [only] if only else MODELS:
+        census(work, name, texts, device)
+
+
 @app.command("compare")
 def compare_command(
     work: Work, out: Annotated[Path | None, typer.Option(help="Write the page here as well.")] = None
@@ -261,6 +288,7 @@ def everything(
     for name in MODELS:
         train(work, name, device)
         score(work, name, texts, device)
+        census(work, name, texts, device)
     compare_command(work, work / "page.md")
 
 

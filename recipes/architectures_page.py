@@ -15,13 +15,26 @@ import numpy as np
 import pandas as pd
 
 import orderlens as ol
+from orderlens.analysis import Study
 from orderlens.analysis.frames import Paired
 from orderlens.analysis.rendering import render
 from orderlens.analysis.table import Column, Table
+from orderlens.analysis.tables_census import census_frames
 from orderlens.metrics.coherence import order_range
-from orderlens.metrics.estimate import Estimate, Resampling
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling, means
+from orderlens.rules.cards import in_paper_order
 
 RESAMPLING = Resampling(reps=2000)
+CENSUS_SPANS = (
+    Column("range_each", "range (nats/token)"), Column("sd_each", "sd (nats/token)"),
+    Column("var_least", "least Var (nats²)"), Column("least_var_rank", "orders below that of least Var"),
+    Column("share_first_choice", "explained by the first position"),
+    Column("share_pair", "explained by one pair"), Column("circulation", "mean |Γ| (nats)"),
+)  # fmt: skip
+CENSUS_RULES = (
+    Column("share_worse", "orders below"), Column("of_best", "share of the way from mean to best"),
+    Column("regret_each", "regret (nats/token)"), Column("var", "Var (nats²)"),
+)  # fmt: skip
 REFERENCE, BASE = "forced-ar", "block-causal"
 GAPS = ("reverse-ar", "random", "max-prob", "top-margin")
 
@@ -36,6 +49,7 @@ def write_page(work: Path) -> str:
         range_table(means, floors),
         contrast_table(means, "gaps", "Gap between an order and left to right, compared with block-causal"),
         contrast_table(variances, "var-gaps", "The same for Var(log q) (nats²)"),
+        *census_tables(work),
     ]
     return render(tables, "markdown")
 
@@ -135,6 +149,34 @@ def contrast_table(values: Paired, name: str, title: str) -> Table:
     columns = (Column("gap", f"− {REFERENCE}", 4), Column("contrast", f"minus that of {BASE}", 4))
     note = "block-causal-again has another seed: its contrast shows the effect of training randomness."
     return Table(name, title, ("model", "order"), columns, tuple(rows), (note,))
+
+
+def census_tables(work: Path) -> list[Table]:
+    """Return what all orders of a span show under each model; nothing before stage ``census``."""
+    found = {folder.name: census_frames(Study.open(folder)) for folder in sorted((work / "census").glob("*"))}
+    if not found:
+        return []
+    spans = [
+        {"model": model} | _means(frames.spans, [column.name for column in CENSUS_SPANS])
+        for model, frames in found.items()
+    ]
+    rules = [
+        {"model": model, "order": order} | _means(part, [column.name for column in CENSUS_RULES])
+        for model, frames in found.items()
+        for order in in_paper_order(frames.rules["order"].unique())
+        for part in [frames.rules[frames.rules["order"] == order]]
+    ]
+    note = "Below: share of all orders with a lower log P; a random order has 0.5."
+    return [
+        Table("census-spans", "All orders of a span", ("model",), CENSUS_SPANS, tuple(spans)),
+        Table("census", "Rules among all orders", ("model", "order"), CENSUS_RULES, tuple(rules), (note,)),
+    ]
+
+
+def _means(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, Estimate]:
+    """Return the mean of each column, texts resampled."""
+    found = means(frame[list(columns)].to_numpy(np.float64), Clusters(frame["text"], RESAMPLING))
+    return dict(zip(columns, found, strict=True))
 
 
 def _contrast(values: Paired, names: Sequence[str]) -> Estimate:

@@ -18,6 +18,7 @@ pytest.importorskip("safetensors")
 pytest.importorskip("scipy")
 
 import orderlens as ol
+from orderlens.analysis.census import Census
 from orderlens.models.small.folder import read_folder
 from orderlens.texts.sources import sample_rows
 
@@ -26,10 +27,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes"))
 import architectures
 
 TOY = architectures.Plan(
-    prefix=4, target=8, block=4, layers=1, width=16, heads=2, steps=2, batch=4, texts=4, noise_texts=1
+    prefix=4,
+    target=8,
+    block=4,
+    layers=1,
+    width=16,
+    heads=2,
+    steps=2,
+    batch=4,
+    texts=4,
+    noise_texts=1,
+    span=3,
+    census_texts=3,
 )
 
 
+FIXED = ("noise_texts", "span", "census_texts")
+"""Settings that no option changes."""
 BATCHES: list[tuple[int, Any]] = []
 """Every batch that was drawn while the models were trained, with its step."""
 
@@ -41,10 +55,11 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "corpus").mkdir()
     (folder / "corpus" / "text-0.jsonl").write_text("\n".join(rows[:8] * 60))
     (folder / "texts.jsonl").write_text("\n".join(rows[8:12]))
-    shape = {name: value for name, value in asdict(TOY).items() if name != "noise_texts"}
+    shape = {name: value for name, value in asdict(TOY).items() if name not in FIXED}
     options = [part for name, value in shape.items() for part in (f"--{name}", str(value))]
     command("prepare", "--corpus", folder / "corpus", "--work", folder, *options)
-    assert architectures.read_plan(folder) == replace(TOY, noise_texts=architectures.DEFAULT.noise_texts)
+    fixed = {name: getattr(architectures.DEFAULT, name) for name in FIXED}
+    assert architectures.read_plan(folder) == replace(TOY, **fixed)
     (folder / "plan.json").write_text(json.dumps(asdict(TOY)))
     with pytest.MonkeyPatch.context() as patch:
         draw = architectures.WindowMixture.batch
@@ -55,7 +70,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         patch.setattr(architectures.WindowMixture, "batch", noted)
         command("train", "--work", folder, "--device", "cpu")
-    command("score", "--work", folder, "--device", "cpu", "--texts", folder / "texts.jsonl")
+    for stage in ("score", "census"):
+        command(stage, "--work", folder, "--device", "cpu", "--texts", folder / "texts.jsonl")
     return folder
 
 
@@ -124,6 +140,20 @@ def test_the_page_has_every_model_and_the_gaps_are_those_of_the_runs(work: Path)
     gap = means["reverse-ar"] - means["forced-ar"]
     assert f"{gap:.4f}" in page
     assert "block-causal-again has another seed" in page
+
+
+def test_all_orders_of_a_span_under_every_order_agnostic_model(work: Path) -> None:
+    page = command("compare", "--work", work)
+    folders = sorted((work / "census").iterdir())
+    assert [folder.name for folder in folders] == sorted(set(architectures.MODELS) - {"causal"})
+    for folder in folders:
+        census = Census.open(folder)
+        spans, rules = census.spans().to_pandas(), census.rules().to_pandas()
+        assert len(spans) == TOY.census_texts
+        spread = ((spans["log_p_best"] - spans["log_p_worst"]) / TOY.span).mean()
+        assert f"| {folder.name} | {spread:.3f} [" in page
+        below = rules[rules["order"] == "max-prob"]["share_worse"].mean()
+        assert f"| {folder.name} | max-prob | {below:.3f} [" in page
 
 
 def test_a_folder_without_a_plan_is_refused(tmp_path: Path) -> None:
