@@ -260,4 +260,5 @@ def _projection(rows: HiddenRows) -> Callable[[Tensor], Tensor]:
         return lambda chunk: chunk @ unembed_VD.T.to(torch.float32)
     if hidden_RD.is_cuda:
         return lambda chunk: torch.mm(chunk, unembed_VD.T.to(chunk.dtype), out_dtype=torch.float32)
-    return lambda chunk: chunk.float() @ unembed_VD.T.float()
+    wide_DV = unembed_VD.T.float()  # once for all chunks
+    return lambda chunk: chunk.float() @ wide_DV
