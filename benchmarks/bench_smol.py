@@ -1,7 +1,7 @@
 """smol's shape with random weights: the engine compared with the plain path and with naive decoding.
 
     python benchmarks/bench_smol.py --device cuda --batch 1,64,256        # bfloat16: engine, plain, naive
-    python benchmarks/bench_smol.py --device cpu --batch 1 --new 32 --clock cpu    # float32
+    python benchmarks/bench_smol.py --device cpu --batch 1 --new 32 --clock cpu    # float32 and bfloat16
 
 Naive is one forward of the whole window per token, batch 1, head and softmax on every row (timed on a sample
 of its steps, which all cost the same). Plain is the model without our kernels: cached blocks, eager torch.
@@ -15,6 +15,7 @@ relative to sgemm's rate at the same time (see ``bench_decode.py``).
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -104,20 +105,23 @@ def largest_difference(models: dict[str, Any], vocab: int) -> float:
 
 
 def on_cpu(model: TransformerModel, batches: list[int], new: int, repeats: int) -> list[dict[str, Any]]:
-    """Print and return CPU times: the engine against naive steps, sgemm and its products alone."""
+    """Print and return CPU times: the engine against 16 bits, naive steps, sgemm and its products alone."""
     tokens, rows = torch.randint(17, model.vocab_size, (1, PREFIX + new)), []
+    short = paths(copy.deepcopy(model.network), torch.device("cpu"), torch.bfloat16)["plain"]
     for batch in batches:
         samples = random_samples(batch, new, model.vocab_size)
         work = greedy(model, samples, new)
         operations = counted_products(work)
         alone, products = layers_products(model.network, batch * model.block_size)
         works = {"engine": work, "products": products, "naive": lambda: naive_step(model, tokens)}
+        works["bfloat16"] = greedy(short, samples, new)
         found = interleave(works, repeats, "cpu")
         spent, rate = found["engine"].least, 2 * GEMM**3 / found["sgemm"].least
         row = {
             "batch": batch,
             "seconds": spent,
             "naive_over_engine": found["naive"].least * batch * new / spent,
+            "float32_over_bfloat16": spent / found["bfloat16"].least,
             "share_of_sgemm": found["engine"].share(operations),
             "share_of_products_alone": found["products"].share(alone),
             "sgemm_gflops": rate / 1e9,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.kernels.head.fused_head import Draw, can_fuse, reduce_fused
-from orderlens.models.engine.layer_parts import packed_linear
+from orderlens.models.engine.layer_parts import packed_linear, widened
 from orderlens.models.engine.transfer import start_copy_to_host, to_device
 from orderlens.models.protocol import FloatArray, Head, HiddenRows, IntArray
 from orderlens.rules.stats import DrawInputs, DrawStats, PositionStats, RowStats, require_finite_rows
@@ -253,12 +253,10 @@ def _projection(rows: HiddenRows) -> Callable[[Tensor], Tensor]:
     hidden_RD, padded_VD = rows.hidden_RD, rows.unembed_VD
     if padded_VD is None:
         return lambda chunk: chunk[:, : rows.valid_vocab].to(torch.float32, copy=True)
-    unembed_VD = padded_VD[: rows.valid_vocab]
-    if hidden_RD.dtype == padded_VD.dtype == torch.float32 and len(padded_VD) == len(unembed_VD):
-        return lambda chunk: packed_linear(chunk, padded_VD)  # the model's tensor itself: it can stay packed
-    if hidden_RD.dtype == torch.float32:
-        return lambda chunk: chunk @ unembed_VD.T.to(torch.float32)
-    if hidden_RD.is_cuda:
-        return lambda chunk: torch.mm(chunk, unembed_VD.T.to(chunk.dtype), out_dtype=torch.float32)
-    wide_DV = unembed_VD.T.float()  # once for all chunks
-    return lambda chunk: chunk.float() @ wide_DV
+    if hidden_RD.is_cuda and hidden_RD.dtype != torch.float32:
+        short_VD = padded_VD[: rows.valid_vocab]
+        return lambda chunk: torch.mm(chunk, short_VD.T.to(chunk.dtype), out_dtype=torch.float32)
+    wide_VD = padded_VD if padded_VD.dtype == torch.float32 else widened(padded_VD)
+    if len(wide_VD) == rows.valid_vocab:
+        return lambda chunk: packed_linear(chunk.float(), wide_VD)
+    return lambda chunk: chunk.float() @ wide_VD[: rows.valid_vocab].T

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from orderlens.models.engine import layer_parts  # noqa: E402
-from orderlens.models.engine.layer_parts import can_pack, linear, packed_linear  # noqa: E402
+from orderlens.models.engine.layer_parts import can_pack, linear, packed_linear, widened  # noqa: E402
 
 WIDTH, OUT = 96, 704
 
@@ -42,16 +42,33 @@ def test_a_changed_matrix_is_packed_anew(weight: torch.nn.Parameter) -> None:
 def test_the_packed_form_goes_with_its_matrix_and_stays_out_of_copies() -> None:
     layer, x = torch.nn.Linear(WIDTH, OUT, bias=False).requires_grad_(False), torch.randn(8, WIDTH)
     gc.collect()  # frees unused matrices of other tests, which would change the count
-    kept = len(layer_parts._packed)
+    kept = len(layer_parts._copies)
     again = packed_linear(x, layer.weight)
     if not can_pack(x, layer.weight):
         pytest.skip("this build of torch has no oneDNN")
-    assert len(layer_parts._packed) == kept + 1
+    assert len(layer_parts._copies) == kept + 1
     other = copy.deepcopy(layer)
     torch.testing.assert_close(packed_linear(x, other.weight), again)
-    assert len(layer_parts._packed) == kept + 2
+    assert len(layer_parts._copies) == kept + 2
     del layer, other
-    assert len(layer_parts._packed) == kept
+    assert len(layer_parts._copies) == kept
+
+
+def test_a_short_matrix_is_widened_once_and_again_when_it_changed() -> None:
+    weight = torch.randn(OUT, WIDTH).bfloat16()
+    wide = widened(weight)
+    assert torch.equal(wide, weight.float())
+    assert widened(weight) is wide
+    weight.mul_(2)
+    assert torch.equal(widened(weight), 2 * wide)
+    gc.collect()
+    kept = len(layer_parts._copies)
+    del weight
+    assert len(layer_parts._copies) == kept - 1
+    with torch.inference_mode():
+        uncounted = torch.randn(OUT, WIDTH).half()
+        assert widened(uncounted) is not widened(uncounted)
+        assert torch.equal(widened(uncounted), uncounted.float())
 
 
 def test_gradients_and_other_types_go_through_torch(weight: torch.nn.Parameter) -> None:

@@ -29,8 +29,8 @@ from orderlens.kernels.shapes import HeadNorms, HeadShape
 
 PACKED_ROWS, PACKED_NUMBERS, PACKED_RATIO = range(4, 161), range(2**16, 2**26 + 1), 4
 """Where packed blocks beat MKL: rows, numbers in the matrix, and minimum ratio of outputs to inputs."""
-_packed: Any = WeakTensorKeyDictionary()
-"""Matrix → ((address, version), packed matrix); an entry is dropped together with its matrix."""
+_copies: Any = WeakTensorKeyDictionary()
+"""Matrix → ((address, version), packed or widened copy); an entry is dropped together with its matrix."""
 
 
 def rotary_tables(
@@ -170,12 +170,25 @@ def packed_linear(x: Tensor, weight_OD: Tensor) -> Tensor:
     """
     if not can_pack(x, weight_OD):
         return linear(x, weight_OD)
-    state = (weight_OD.data_ptr(), weight_OD._version)
-    cached = _packed.get(weight_OD)
-    if cached is None or cached[0] != state:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight_OD.detach().contiguous(), PACKED_ROWS.stop)
-        cached = _packed[weight_OD] = (state, packed)
-    return torch.as_tensor(torch.ops.mkldnn._linear_pointwise(x, cached[1], None, "none", [], ""))
+    pack = torch.ops.mkldnn._reorder_linear_weight
+    packed = _copied(weight_OD, lambda: pack(weight_OD.detach().contiguous(), PACKED_ROWS.stop))
+    return torch.as_tensor(torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], ""))
+
+
+def widened(weight_OD: Tensor) -> Tensor:
+    """Return a matrix in float32; the copy is cached while the matrix exists and is unchanged."""
+    if weight_OD.is_inference():  # such a tensor has no version counter
+        return weight_OD.float()
+    return _copied(weight_OD, lambda: weight_OD.detach().float())
+
+
+def _copied(weight: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    """Return the cached copy of a matrix; make it again after the matrix changed."""
+    state = (weight.data_ptr(), weight._version)
+    found = _copies.get(weight)
+    if found is None or found[0] != state:
+        found = _copies[weight] = (state, make())
+    return torch.as_tensor(found[1])
 
 
 def can_pack(x: Tensor, weight_OD: Tensor) -> bool:
