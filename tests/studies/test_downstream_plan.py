@@ -20,6 +20,7 @@ def test_full_is_the_papers_number_of_generations() -> None:
     assert plan.tokens_of("evaluate") == 94_852 * 16_384
     settings = {part.folder: part.settings for part in plan.parts()}
     assert settings["cmath"]["graders"] == {"cmath": "literal-number"}
+    assert settings["mmlu-pro"]["graders"] == {"mmlu-pro": "last-line-only"}  # "regex on the last line"
     assert settings["mmlu-pro"]["prompts"] == {"mmlu-pro": "opencompass"}
     assert {item["temperature"] for item in settings.values()} == {0.0}
 

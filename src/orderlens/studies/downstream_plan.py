@@ -20,7 +20,7 @@ ITEMS = {"hellaswag": 10042, "cmath": 1098, "mmlu-pro": 12032, "ifeval": 541}
 GRADERS = {
     "hellaswag": "likelihood-token",
     "cmath": "literal-number",
-    "mmlu-pro": "last-line",
+    "mmlu-pro": "last-line-only",
     "ifeval": "strict",
 }
 """The paper's grading rules by task."""
