@@ -177,18 +177,19 @@ class PartRunner(Generic[PlanT]):
             run_job(self._job(part, options), options)
 
     def estimate(self, parts: Sequence[RunPart]) -> str:
-        """Return time and memory of the task parts that are not complete, from a few tokens of the first."""
+        """Return time and memory of the task parts that are not complete, from a few tokens of the first.
+
+        The first items of every part are read, so that missing data are found before hours of decoding.
+        """
         left = [part for part in parts if not _is_complete(self.runs / part.folder)]
         if not left:
             return "all responses are stored"
-        settings = {**left[0].settings, "limit": PROBE_ITEMS}
-        settings["max_new_tokens"] = min(PROBE_TOKENS, settings["max_new_tokens"])
-        options = replace(self._options(left[0], None), out=None)
-        job = evaluate_job(self.model, orders=left[0].orders, options=options, **settings)
+        jobs = [self._probe(part) for part in left]
         start = time.perf_counter()
-        n_tokens = len(run_in_memory(job).reveals().to_arrow())
+        n_tokens = len(run_in_memory(jobs[0]).reveals().to_arrow())
         speed, most = n_tokens / (time.perf_counter() - start), sum(part.tokens for part in left)
-        length = max(len(sample.prompt) for sample in job.samples) + left[0].settings["max_new_tokens"]
+        longest = max((len(sample.prompt) for job in jobs for sample in job.samples), default=0)
+        length = longest + left[0].settings["max_new_tokens"]
         used = process_memory()
         room = "memory is not known without psutil"
         if used:
@@ -198,6 +199,14 @@ class PartRunner(Generic[PlanT]):
         return (
             f"{most:,} tokens at most, less where EOS comes earlier; {speed:,.0f} tokens/s in a probe of "
             f"{n_tokens} tokens, so at most about {_duration(most / speed)} per worker; {room}"
+        )
+
+    def _probe(self, part: RunPart) -> Job:
+        """Return the job of a part's first items with short responses, whose run is not stored."""
+        settings = {**part.settings, "limit": PROBE_ITEMS}
+        settings["max_new_tokens"] = min(PROBE_TOKENS, settings["max_new_tokens"])
+        return evaluate_job(
+            self.model, orders=part.orders, options=replace(self._options(part, None), out=None), **settings
         )
 
     def _job(self, part: RunPart, options: Computing) -> Job:
