@@ -72,10 +72,11 @@ def test_mistakes_are_one_line(
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
 def test_missing_data_of_a_later_task_is_found_before_decoding(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = ["--source", f"choice={tmp_path / 'none.jsonl'}", "--max-new-tokens", "8"]
-    assert main([*SMALL, *missing, "--out", str(tmp_path / "d")]) == 2
+    assert main([*SMALL, *missing, *more, "--out", str(tmp_path / "d")]) == 2
     assert "none.jsonl" in capsys.readouterr().err
     assert not (tmp_path / "d" / "runs").exists()
