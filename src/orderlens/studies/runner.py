@@ -181,7 +181,7 @@ class PartRunner(Generic[PlanT]):
     def probes(self, parts: Sequence[RunPart]) -> list[tuple[RunPart, Job]]:
         """Return the task parts that are not complete, each with a job of its first items and few tokens.
 
-        All are read before the first is decoded, so that missing data are found at once.
+        All are read before the first is decoded, so that missing data are found early.
         """
         return [(part, self._probe(part)) for part in parts if not _is_complete(self.runs / part.folder)]
 
