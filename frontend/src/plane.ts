@@ -32,6 +32,19 @@ export function shares(places: number[]): number[] {
   return out;
 }
 
+/** A value of Var for an axis: two digits, with an exponent below 0.001. */
+export function varTick(value: number): string {
+  const short = Number(value.toPrecision(2));
+  return short > 0 && short < 0.001 ? short.toExponential() : String(short);
+}
+
+/** The lowest and highest value, and the middle one if its label has room on the drawing. */
+export function ticks(values: number[], middle: number, place: (value: number) => number, room: number): number[] {
+  const ends = [Math.min(...values), Math.max(...values)];
+  const apart = ends.every((end) => Math.abs(place(end) - place(middle)) >= room);
+  return [...new Set(apart ? [...ends, middle] : ends)];
+}
+
 const verdict = (row: Row): "yes" | "no" | "none" => (row.correct === null ? "none" : row.correct ? "yes" : "no");
 
 export function planes(found: PlanePoints, open: (row: Row) => void): HTMLElement[] {
@@ -63,8 +76,8 @@ function panel(points: Point[], group: PlanePoints["groups"][number], several: b
     if (mine.length) svg.append(...strips(mine, kind, toX, toY));
     for (const row of mine) svg.append(mark(kind, x(row.mean), y(row.var)));
   }
-  for (const value of [Math.min(...means), group.mean, Math.max(...means)]) svg.append(s("text", { class: "tick", x: x(value), y: HEIGHT - BOTTOM + 14, "text-anchor": "middle" }, fixed(value, 2)));
-  for (const value of [Math.min(...variances), group.var, Math.max(...variances)]) svg.append(s("text", { class: "tick", x: LEFT - 5, y: y(value) + 4, "text-anchor": "end" }, Number(value.toPrecision(2))));
+  for (const value of ticks(means, group.mean, x, 32)) svg.append(s("text", { class: "tick", x: x(value), y: HEIGHT - BOTTOM + 14, "text-anchor": "middle" }, fixed(value, 2)));
+  for (const value of ticks(variances, group.var, y, 11)) svg.append(s("text", { class: "tick", x: LEFT - 5, y: y(value) + 4, "text-anchor": "end" }, varTick(value)));
   svg.append(s("text", { class: "label", x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, "mean log q (nats per token)"), s("text", { class: "label", x: 2, y: 12 }, "Var (nats²)"));
   const ring = s("circle", { class: "chosen", r: 6, visibility: "hidden" });
   svg.append(ring);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { scale, shares } from "../src/plane";
+import { scale, shares, ticks, varTick } from "../src/plane";
 
 test("positions lie inside the panel, and grow with the value", () => {
   for (const values of [[-3, -1, 0], [0, 0.001, 2], [5, 5]]) {
@@ -23,4 +23,15 @@ test("shares add up to one", () => {
   assert.ok(Math.abs(found.reduce((a, b) => a + b) - 1) < 1e-9);
   assert.equal(found[0], 0.25);
   assert.equal(found.at(-1), 0.5);
+});
+
+test("labels of Var stay short", () => {
+  assert.deepEqual([0, 0.000001, 0.00062, 0.0625, 1.25].map(varTick), ["0", "1e-6", "6.2e-4", "0.063", "1.3"]);
+});
+
+test("the middle label is left out where it would lie on another one", () => {
+  const place = (value: number): number => 100 * value;
+  assert.deepEqual(ticks([0, 0.3, 1], 0.5, place, 32), [0, 1, 0.5]);
+  assert.deepEqual(ticks([0, 0.3, 1], 0.9, place, 32), [0, 1]);
+  assert.deepEqual(ticks([2, 2], 2, place, 32), [2]);
 });

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from orderlens.analysis import paper
 from orderlens.analysis.study import Options, Study
 from orderlens.testing import make_run, make_trace
 from orderlens.testing.traces import EOS_ID, SPECIAL_ID
@@ -34,3 +35,18 @@ def test_tables_follow_the_chosen_reading(run, content, kept):
 def test_the_default_is_the_papers_and_samples_keep_ours(run):
     assert Options().content == "eos"
     assert run.samples().to_pandas()["n_content"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("generate", "generation"),
+        ("generate", "reveal-order"),
+        ("sweep", "temperature"),
+        *(("evaluate", name) for name in ("downstream", "selectors", "within-cell", "quadrants", "content")),
+    ],
+)
+def test_tables_next_to_the_papers_numbers_say_what_content_is(kind, name, golden_studies):
+    study = golden_studies[kind]
+    assert paper.printed(name)
+    assert study.options.content_note in study.table(name).notes

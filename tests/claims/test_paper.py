@@ -200,6 +200,10 @@ def test_a_sweep_like_the_papers_supports_every_finding():
     # under the argmax rule the same order rises more than forced-ar
     assert lead["the first with the argmax rule"].estimate.value == pytest.approx(-0.5)
     assert lead["median external PPL at T = 1, max-prob"].paper == 10.35
+    hot = numbers(found["high-temperature"])
+    assert hot["content mean log q at T = 1.5, random"].estimate.value == pytest.approx(-3.0)
+    assert hot["content mean log q at T = 1.5, random"].paper == "below −12"
+    assert hot["EOS fraction at T = 1.5, random"].estimate.value == 0.0
 
 
 def test_a_sweep_that_turns_it_round_supports_none():

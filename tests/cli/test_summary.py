@@ -83,6 +83,16 @@ def test_the_page_shows_undefined_texts_and_what_is_left(capsys) -> None:
     )
 
 
+def test_a_temperature_schedule_is_named(capsys) -> None:
+    """The column T shows one number, so a line says what it stands for."""
+    settings = {"orders": "forced-ar", "max_new_tokens": 4}
+    show_summary(ol.generate("hmm", "ab", temperature="0.8:0.4", **settings), out="r", as_json=False)
+    line = "Temperature 0.8:0.4 within each block; the column T shows its mean."
+    assert line in capsys.readouterr().out
+    show_summary(ol.generate("hmm", "ab", temperature=0.6, **settings), out="r", as_json=False)
+    assert "within each block" not in capsys.readouterr().out
+
+
 def test_json_holds_the_same_numbers(tmp_path, capsys) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"id": "a", "prompt": "ab", "target": "cd"}\n')

@@ -124,3 +124,17 @@ def test_overflow_in_the_same_pass_does_not_count(hmm, prompts):
     run = ol.generate(hmm, prompts[:1], "forced-ar+top=8", max_new_tokens=20, stop_at_eos=False)
     (row,) = run.samples().to_arrow().to_pylist()
     assert (row["n_overflow"], row["n_overflow_before"], row["likelihood"]) == (28, 0, "exact")
+
+
+def test_a_scored_text_counts_no_positions_past_its_end(hmm, prompts):
+    """A rule that splits the block evenly makes smaller sets of the 16 positions than of the 32."""
+    sums = {}
+    for overflow in ("mask", "fill"):
+        run = ol.generate(hmm, prompts, "forced-ar+steps=4", max_new_tokens=NEW, overflow=overflow)
+        assert set(run.samples().to_pandas()["likelihood"]) == {"exact"}
+        texts = texts_of(run, prompts)
+        samples = [ol.Sample(key[0], *pair) for key, pair in texts.items()]
+        scored = ol.score(hmm, samples, "forced-ar+steps=4").samples().to_pandas()["log_prob"]
+        sums[overflow] = np.abs(scored - run.samples().to_pandas()["log_prob"]).max()
+    assert sums["mask"] < 1e-9
+    assert sums["fill"] > 0.1

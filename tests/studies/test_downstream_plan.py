@@ -20,6 +20,7 @@ def test_full_is_the_papers_number_of_generations() -> None:
     assert plan.tokens_of("evaluate") == 94_852 * 16_384
     settings = {part.folder: part.settings for part in plan.parts()}
     assert settings["cmath"]["graders"] == {"cmath": "literal-number"}
+    assert settings["mmlu-pro"]["graders"] == {"mmlu-pro": "last-line-only"}  # "regex on the last line"
     assert settings["mmlu-pro"]["prompts"] == {"mmlu-pro": "opencompass"}
     assert {item["temperature"] for item in settings.values()} == {0.0}
 
@@ -56,7 +57,9 @@ def test_a_small_study_is_computed_judged_and_resumed(
     [
         (["--temperatures", "1"], "is not an option of study downstream"),
         (["--source", "cmath=x.jsonl"], "unknown task of this study 'cmath'"),
-        (["--max-new-tokens", "0"], "max_new_tokens=0 must be at least 1"),
+        (["--evaluator", "tiny-ar"], "is not an option of study downstream"),
+        (["--max-new-tokens", "0"], "max_new_tokens=0 must be between 1 and 16384"),
+        (["--max-new-tokens", "16385"], "max_new_tokens=16385 must be between 1 and 16384"),
         (["--stages", "sweep"], "unknown stage 'sweep'"),
         (["--docs", "page.md"], "--docs is for study c4"),
     ],
@@ -67,3 +70,13 @@ def test_mistakes_are_one_line(
     assert main([*SMALL, *more, "--out", str(tmp_path / "d")]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_missing_data_of_a_later_task_is_found_before_decoding(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = ["--source", f"choice={tmp_path / 'none.jsonl'}", "--max-new-tokens", "8"]
+    assert main([*SMALL, *missing, *more, "--out", str(tmp_path / "d")]) == 2
+    assert "none.jsonl" in capsys.readouterr().err
+    assert not (tmp_path / "d" / "runs").exists()

@@ -20,7 +20,7 @@ from orderlens.errors import RunError, UndefinedFigureError
 from orderlens.figures import accuracy
 from orderlens.figures.catalogue import FIGURES, figure_names
 from orderlens.store.reader import memory_run
-from orderlens.studies.downstream import graded_study, read_downstream, write_downstream
+from orderlens.studies.downstream import facts, graded_study, read_downstream, write_downstream
 from orderlens.studies.results import Results
 
 OPTIONS = Options(resampling=Resampling(reps=100), null_reps=30)
@@ -220,3 +220,9 @@ def test_bad_requests(
     assert main(["downstream", *replaced]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("orderlens:")]
     assert message in line
+
+
+@pytest.mark.parametrize(("given", "shown"), [("0.8:0.4", "0.8:0.4"), (0.5, "0.5")])
+def test_the_facts_name_the_temperature_or_its_schedule(given: str | float, shown: str) -> None:
+    run = evaluate("hmm", "arith", "forced-ar", limit=2, max_new_tokens=4, temperature=given)
+    assert f"; temperature {shown}; at most 4 new tokens." in facts(Study(run, OPTIONS))[0]

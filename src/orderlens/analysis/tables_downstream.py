@@ -152,6 +152,7 @@ def within(study: Study) -> list[Table]:
     kept = [f"{int((frame[name] < 0.05).sum())}" for name in ("mw_p", "mw_p_holm", "mw_p_bh")]
     tested = int(frame["mw_p"].notna().sum())
     notes = [
+        study.options.content_note,
         "gap = Var(incorrect) − Var(correct). Mann–Whitney is one-sided and unpaired. ρ is Spearman's.",
         f"p < 0.05 in {kept[0]} of {tested} cells; {kept[1]} remain after Holm, {kept[2]} after BH.",
         "If ρ(Var) vanishes given mean and length, Var only repeats the mean; see the table controls.",
@@ -175,7 +176,7 @@ def quadrant_tables(study: Study) -> list[Table]:
     frame = quadrants(study.graded, study.options.resampling)
     counts = (*(f"n_{name}" for name in QUADRANTS), "n_undefined")
     rows = rows_of(frame, ("task",), columns, counts)
-    notes = [_never_worse(row) for row in frame.to_dict("records")]
+    notes = [study.options.content_note, *(_never_worse(row) for row in frame.to_dict("records"))]
     return [Table("quadrants", title, ("task",), columns, rows, tuple(notes))]
 
 
@@ -212,6 +213,7 @@ def selector_tables(study: Study) -> list[Table]:
         for one in found
     ]
     notes = (
+        study.options.content_note,
         "min_v, max_v: lowest, highest content Var. max_mean, max_min: highest mean, highest min of log q.",
         "shortest: fewest tokens. random: a random order. best_fixed: the best single order.",
         "oracle: correct if any order is correct.",

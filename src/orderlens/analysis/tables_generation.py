@@ -58,7 +58,8 @@ def generation(study: Study) -> list[Table]:
     at = f"Temperature {study.temperature:g}; " if len(frame) else ""
     notes = (
         f"{at}texts per order: {', '.join(f'{k} {v}' for k, v in n.items())}.",
-        f"Statistics are computed per text, then averaged. {study.options.content_note}",
+        "Statistics are computed per text, then averaged.",
+        study.options.content_note,
         "The paper's external PPL is of prompt and text as one text; 'of the text' scores its tokens alone.",
         "Distinct-n falls with length; the row 'equal lengths' cuts all texts of a prompt to the shortest.",
     )
@@ -194,8 +195,9 @@ def temperature(study: Study) -> list[Table]:
     rows = sweep_rows(study)
     columns = (Column("n", "n"), *_SWEEP)
     title = "Temperature sweep: tokens sampled at T, log q at temperature 1"
-    notes = tuple(spreads(rows, "external_ppl_whole", "spread of median external PPL across orders {:.3g}"))
-    return [Table("temperature", title, ("order", "temperature"), columns, tuple(rows), notes)]
+    notes = spreads(rows, "external_ppl_whole", "spread of median external PPL across orders {:.3g}")
+    notes.insert(0, study.options.content_note)
+    return [Table("temperature", title, ("order", "temperature"), columns, tuple(rows), tuple(notes))]
 
 
 def sweep_rows(study: Study) -> list[dict[str, Cell]]:

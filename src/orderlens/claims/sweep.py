@@ -27,7 +27,7 @@ _TWO_RULES = (
 
 
 class Sweep:
-    """Medians of external perplexity and means of Var by order and temperature, resampled by prompt."""
+    """Median external perplexity and means of statistics by order and temperature, resampled by prompt."""
 
     def __init__(self, study: Study) -> None:
         frame = study.generated
@@ -38,6 +38,8 @@ class Sweep:
         keys, resampling = ("order", "temperature"), study.options.resampling
         self.var = Paired.of(wide_of(frame, "var", keys), resampling)
         self.distinct = Paired.of(wide_of(frame, "distinct_3", keys), resampling)
+        self.content_mean = Paired.of(wide_of(frame, "content_mean", keys), resampling)
+        self.eos = Paired.of(wide_of(frame, "eos_fraction", keys), resampling)
         if study.external is not None:
             scored = frame.assign(ppl=np.exp(study.external["nll_whole"].reindex(frame.index)))
             self.ppl = Paired.of(wide_of(scored, "ppl", keys), resampling)
@@ -56,12 +58,6 @@ class Sweep:
         if not self.measured or not self.ppl.has(cell(order, temperature)):
             return Estimate.undefined(NO_PPL if not self.measured else "not generated")
         return self.ppl.pick(cell(order, temperature)).of_medians(lambda m: m)[0]
-
-    def mean_var(self, order: str, temperature: float) -> Estimate:
-        """Return the mean Var."""
-        if not self.var.has(cell(order, temperature)):
-            return Estimate.undefined("not generated")
-        return self.var.pick(cell(order, temperature)).of_means(lambda m: m)[0]
 
 
 def _printed(order: str, temperature: float, column: str) -> float | str | None:
@@ -110,8 +106,9 @@ def greedy_lowest(sweep: Sweep) -> Finding:
         )
         for order in ORDERS
     ]
-    distinct = [_distinct(sweep, value) for value in (0.0, sweep.near_one())] if sweep.warm else []
-    numbers += [ContextNumber(f"Distinct-3 of max-prob at T = {t:g}", c) for t, c in distinct]
+    for value in (0.0, sweep.near_one()) if sweep.warm else ():
+        distinct = sweep.distinct.mean(cell("max-prob", value))
+        numbers.append(ContextNumber(f"Distinct-3 of max-prob at T = {value:g}", distinct))
     return Finding(
         "greedy-lowest",
         "For every order, greedy decoding has the lowest external perplexity.",
@@ -121,13 +118,6 @@ def greedy_lowest(sweep: Sweep) -> Finding:
         numbers=tuple(numbers),
         remarks=("Repetitive text also has low perplexity: compare with Distinct-3.",),
     )
-
-
-def _distinct(sweep: Sweep, temperature: float) -> tuple[float, Estimate]:
-    name = cell("max-prob", temperature)
-    if not sweep.distinct.has(name):
-        return temperature, Estimate.undefined("not generated")
-    return temperature, sweep.distinct.pick(name).of_means(lambda m: m)[0]
 
 
 def _over_greedy(sweep: Sweep, order: str) -> Estimate:
@@ -152,10 +142,10 @@ def var_grows(sweep: Sweep) -> Finding:
     for order in ORDERS:
         rise = _var_rise(sweep, order)
         checks.append(Check(f"smallest rise of Var from T = 0, {order}", rise, paper="above 0"))
-        values = [sweep.mean_var(order, value).value for value in sweep.temperatures]
+        values = [sweep.var.mean(cell(order, value)).value for value in sweep.temperatures]
         steps += int(np.sum(np.diff(values) <= 0))
-        theirs = _printed(order, top, "var")
-        numbers.append(ContextNumber(f"Var at T = {top:g}, {order}", sweep.mean_var(order, top), theirs))
+        at_top, theirs = sweep.var.mean(cell(order, top)), _printed(order, top, "var")
+        numbers.append(ContextNumber(f"Var at T = {top:g}, {order}", at_top, theirs))
     return Finding(
         "var-grows",
         "For every order, Var(log q) grows with temperature and is smallest under greedy decoding.",
@@ -289,5 +279,13 @@ def high_temperature(sweep: Sweep) -> Finding:
         tuple(checks) or (none,),
         "Appendix C, high-temperature regime",
         rule="at every T ≥ 1.3 the median of every order exceeds 1,000.",
+        numbers=tuple(
+            ContextNumber(f"{what} at T = {hot[0]:g}, {order}", table.mean(cell(order, hot[0])), theirs)
+            for what, table, theirs in (
+                ("content mean log q", sweep.content_mean, "below −12"),
+                ("EOS fraction", sweep.eos, "nearly 0"),
+            )
+            for order in ORDERS[: len(ORDERS) * bool(hot)]
+        ),
         remarks=("The threshold was set for GPT-2 Large; other evaluators have other scales.",),
     )

@@ -108,6 +108,9 @@ def show_summary(
         temperature = [f"{row['temperature']:g}"] if with_temperature else []
         shown.append((_named(row, presets), *temperature, str(row["n_samples"]), *numbers))
     stdout.print(policy_table(heads, shown, stdout.width))
+    for heat in run.spec.get("temperatures") or ():
+        if isinstance(heat, str):
+            stdout.print(f"Temperature {heat} within each block; the column T shows its mean.")
     if run.spec["kind"] == "generate":
         _show_texts(run, out)
     _show_overflow(run)

@@ -106,7 +106,7 @@ def _panel(panel: Axes, task: Mapping[str, Any], item: Mapping[str, Any]) -> Non
     panel.set_xlim(float(means.min()) - space, float(means.max()) + space)
     panel.set_title(f"{task['task']}, {display_name(item['order'])}", loc="left")
     panel.set_xlabel("mean log q (nats)")
-    panel.locator_params(axis="x", nbins=3)
+    panel.locator_params(axis="x", nbins=2)
     _strip(panel, mean, right, is_mean=True)
     _strip(panel, var, right, is_mean=False)
 

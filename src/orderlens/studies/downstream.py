@@ -156,7 +156,8 @@ def facts(study: Study) -> list[str]:
     orders = ", ".join(dict.fromkeys(str(name) for name in graded["order"]))
     length = " or ".join(map(str, lengths)) or "an unknown number of"
     name = ", ".join(models) or "unknown"
-    out = [f"Model {name}; orders {orders}; temperature {study.temperature:g}; at most {length} new tokens."]
+    heat = next((item.schedule for item in study.setups.values() if item.schedule), f"{study.temperature:g}")
+    out = [f"Model {name}; orders {orders}; temperature {heat}; at most {length} new tokens."]
     for task, rows in graded.groupby("task", sort=False):
         lost = int(rows["correct"].isna().sum())
         out.append(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from orderlens.analysis import paper
+from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import counted
 from orderlens.registry import refuse_unknown
 from orderlens.studies.plan import RESULTS, Plan, RunPart
@@ -20,7 +21,7 @@ ITEMS = {"hellaswag": 10042, "cmath": 1098, "mmlu-pro": 12032, "ifeval": 541}
 GRADERS = {
     "hellaswag": "likelihood-token",
     "cmath": "literal-number",
-    "mmlu-pro": "last-line",
+    "mmlu-pro": "last-line-only",
     "ifeval": "strict",
 }
 """The paper's grading rules by task."""
@@ -61,7 +62,8 @@ class DownstreamPlan(Plan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.refuse_below(n_items=0, max_new_tokens=1)
+        self.refuse_below(n_items=0)
+        GenerationSettings(self.max_new_tokens)  # check before anything is written
 
     def parts(self) -> list[RunPart]:
         """Return one run per task."""

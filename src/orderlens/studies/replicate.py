@@ -65,9 +65,9 @@ class Replicate(Machine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        foreign = ("data", "temperatures") if self.study == "downstream" else ("max_new_tokens", "sources")
-        for name in foreign:
-            if getattr(self, name) is not None:
+        of_texts, of_tasks = ("data", "temperatures", "evaluator", "split"), ("max_new_tokens", "sources")
+        for name in of_texts if self.study == "downstream" else of_tasks:
+            if getattr(self, name) != getattr(Replicate, name):
                 why = f"is not an option of study {self.study}; leave it out or choose the other study"
                 raise BadValueError(name, getattr(self, name), why)
 

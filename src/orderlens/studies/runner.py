@@ -94,8 +94,10 @@ def decode(
         runner = open_part_runner(replace(plan, data=place), loaded, folder, computing)
         stored = _record_or_check(folder, stored, runner)
         plan = stored.plan
-        if on_estimate is not None:
-            on_estimate(runner.estimate([part for name in due for part in plan.parts_of(name)]))
+        if not plan.has_texts:
+            probes = runner.probes([part for name in due for part in plan.parts_of(name)])
+            if on_estimate is not None and probes:  # another process may have completed them
+                on_estimate(runner.estimate(probes))
         for name in [name for name in due if name != EXTERNAL]:
             with _timed(seconds, name):
                 for part in plan.parts_of(name):
@@ -176,19 +178,21 @@ class PartRunner(Generic[PlanT]):
             options = self._options(part, bar)
             run_job(self._job(part, options), options)
 
-    def estimate(self, parts: Sequence[RunPart]) -> str:
-        """Return time and memory of the task parts that are not complete, from a few tokens of the first."""
-        left = [part for part in parts if not _is_complete(self.runs / part.folder)]
-        if not left:
-            return "all responses are stored"
-        settings = {**left[0].settings, "limit": PROBE_ITEMS}
-        settings["max_new_tokens"] = min(PROBE_TOKENS, settings["max_new_tokens"])
-        options = replace(self._options(left[0], None), out=None)
-        job = evaluate_job(self.model, orders=left[0].orders, options=options, **settings)
+    def probes(self, parts: Sequence[RunPart]) -> list[tuple[RunPart, Job]]:
+        """Return the task parts that are not complete, each with a job of its first items and few tokens.
+
+        All are read before the first is decoded, so that missing data are found early.
+        """
+        return [(part, self._probe(part)) for part in parts if not _is_complete(self.runs / part.folder)]
+
+    def estimate(self, probes: Sequence[tuple[RunPart, Job]]) -> str:
+        """Return time and memory of task parts, from decoding the probe of the first."""
         start = time.perf_counter()
-        n_tokens = len(run_in_memory(job).reveals().to_arrow())
-        speed, most = n_tokens / (time.perf_counter() - start), sum(part.tokens for part in left)
-        length = max(len(sample.prompt) for sample in job.samples) + left[0].settings["max_new_tokens"]
+        n_tokens = len(run_in_memory(probes[0][1]).reveals().to_arrow())
+        speed = n_tokens / (time.perf_counter() - start)
+        most = sum(part.tokens for part, _ in probes)
+        longest = max((len(sample.prompt) for _, job in probes for sample in job.samples), default=0)
+        length = longest + probes[0][0].settings["max_new_tokens"]
         used = process_memory()
         room = "memory is not known without psutil"
         if used:
@@ -198,6 +202,14 @@ class PartRunner(Generic[PlanT]):
         return (
             f"{most:,} tokens at most, less where EOS comes earlier; {speed:,.0f} tokens/s in a probe of "
             f"{n_tokens} tokens, so at most about {_duration(most / speed)} per worker; {room}"
+        )
+
+    def _probe(self, part: RunPart) -> Job:
+        """Return the job of a part's first items with short responses; its run is not stored."""
+        settings = {**part.settings, "limit": PROBE_ITEMS}
+        settings["max_new_tokens"] = min(PROBE_TOKENS, settings["max_new_tokens"])
+        return evaluate_job(
+            self.model, orders=part.orders, options=replace(self._options(part, None), out=None), **settings
         )
 
     def _job(self, part: RunPart, options: Computing) -> Job:
