@@ -28,3 +28,29 @@ def test_methods_side_by_side(tmp_path, capsys):
 def test_an_unknown_method_is_refused(tmp_path, capsys):
     assert main(["score", "--likelihood", "bound", "--out", str(tmp_path / "run")]) == 2
     assert "unknown method 'bound'" in capsys.readouterr().err
+
+
+def test_it_is_that_of_the_scored_grid(tmp_path, capsys):
+    """With ``--anchor`` the printed likelihood is the sum that was scored."""
+    given = ["score", "--model", "hmm:incoherence=0.7,block=8", "--limit", "1", "--prefix-tokens", "5"]
+    given += ["--target-tokens", "20", "--orders", "max-prob", "--likelihood", "policy", "--json"]
+    sums = []
+    for anchor in ("zero", "prompt"):
+        assert main([*given, "--anchor", anchor, "--out", str(tmp_path / anchor)]) == 0
+        found = json.loads(capsys.readouterr().out)
+        sums.append(found["orders"][0]["log_prob"])
+        assert found["likelihood"][0]["log_prob"] == pytest.approx(sums[-1], abs=1e-9)
+    assert abs(sums[0] - sums[1]) > 0.01
+
+
+def test_no_order_with_a_likelihood_is_refused(tmp_path, capsys):
+    given = ["score", "--model", "hmm", "--orders", "random", "--likelihood", "policy"]
+    assert main([*given, "--out", str(tmp_path / "run")]) == 2
+    assert "no order of --orders has an exact likelihood" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_draw_has_no_error(tmp_path, capsys):
+    given = ["score", "--model", "hmm", "--limit", "1", "--target-tokens", "8", "--orders", "max-prob"]
+    assert main([*given, "--likelihood", "elbo", "--draws", "1", "--out", str(tmp_path / "run")]) == 0
+    assert "undefined" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from orderlens.decode.head import target_stats
+from orderlens.decode.head import self_certainty, take_rows, target_stats
 from orderlens.decode.reference import reference_score
 from orderlens.decode.score import score_batch
 from orderlens.errors import OrderLensError, UserInputError
@@ -235,6 +235,24 @@ def test_session_rows_equal_the_plain_forward(model, ids, way):
     with np.errstate(invalid="ignore"):
         entropy = -np.nansum(np.exp(plain) * plain, axis=1)
     assert np.allclose(stats.positions.entropy, entropy, atol=1e-3)
+
+
+def test_self_certainty_is_that_of_the_plain_rows(model, ids):
+    """KL(uniform ‖ p) without the ids that no row allows; undefined where an allowed id has p = 0."""
+    tokens = np.concatenate([ids[: model.block_size], half_masked(model, ids[: model.block_size])])
+    start, window, offsets = state_of(model, tokens, 1)
+    session = model.open_session()
+    session.prefill([tokens[:start]], [0])
+    rows = session.evaluate(
+        StateBatch(np.array([0]), np.array([start]), window[None], np.zeros_like(offsets), offsets)
+    )
+    plain = np.asarray(model.log_probs(tokens.tolist()), np.float64)
+    allowed = plain[start + offsets][:, (plain > -np.inf).any(axis=0)]
+    uniform = 1.0 / allowed.shape[1]
+    expected = (uniform * (np.log(uniform) - allowed)).sum(axis=1)
+    expected[np.isinf(expected)] = np.nan
+    assert np.allclose(self_certainty(rows, model.mask_id), expected, atol=2e-4, equal_nan=True)
+    assert len(self_certainty(take_rows(rows, offsets[:0]), model.mask_id)) == 0
 
 
 def test_a_slot_that_was_repeated_goes_its_own_way(model, ids):

@@ -13,6 +13,7 @@ from orderlens.decode.head import (
     draw_stats,
     position_stats,
     put_rows,
+    self_certainty,
     start_reduction,
     take_rows,
     target_stats,
@@ -75,6 +76,22 @@ def test_divergence_knows_impossible_tokens():
     assert np.isinf(divergence(LogProbRows(even), LogProbRows(nothing)))
     faint = np.array([[0.0, -800.0, -np.inf]])  # exp(−800) is 0: its weight is 0 in any case
     assert divergence(LogProbRows(faint), LogProbRows(nothing)).tolist() == [0.0]
+
+
+def test_logits_of_minus_infinity_are_probability_zero():
+    """A network may suppress tokens so; entropy stays a number, impossible targets are −inf."""
+    torch = pytest.importorskip("torch")
+    logits = torch.zeros(3, 8)
+    logits[:, 3] = -torch.inf
+    logits[2, :] = -torch.inf
+    rows = HiddenRows(logits, None, (7,), 8)
+    found = target_stats(take_rows(rows, np.arange(2)), (3,), np.array([3, 7]))
+    assert np.allclose(found.positions.entropy, np.log(6), atol=1e-6)
+    assert (found.positions.eos_logprob == -np.inf).all()
+    assert (found.target_logprob == -np.inf).all()
+    assert np.isnan(self_certainty(take_rows(rows, np.arange(2)), 7)).all()
+    with pytest.raises(ModelOutputError, match="1 of 3"):
+        position_stats(rows, ())
 
 
 def test_excluded_tokens_do_not_move():

@@ -35,7 +35,10 @@ def plain_state(trace, forward, start, width):
 @pytest.mark.parametrize("kind", RUNS)
 def test_states_are_those_of_the_model(kind):
     run = RUNS[kind](states=True)
-    assert run.reveals().to_pandas().equals(RUNS[kind]().reveals().to_pandas())
+    reveals = run.reveals().to_pandas().drop(columns="self_certainty")
+    without = RUNS[kind]().reveals().to_pandas()
+    assert without.pop("self_certainty").isna().all()
+    assert reveals.equals(without)
     traces = dict(list(run.reveals().to_pandas().groupby(["sample_id", "order"])))
     rows = run.table("states").to_pandas()
     for row in rows.itertuples():
@@ -52,6 +55,47 @@ def test_states_are_those_of_the_model(kind):
         assert np.abs(np.asarray(row.top) / TOP_UNITS - p.max(axis=1)).max() <= 0.5 / TOP_UNITS + 1e-9
         assert np.abs(np.asarray(row.entropy) / ENTROPY_UNITS - entropy).max() <= 0.5 / ENTROPY_UNITS + 1e-9
     assert len(rows) == sum(trace["forward"].nunique() for trace in traces.values())
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_self_certainty_is_of_the_pass_that_revealed(kind):
+    run, defined = RUNS[kind](states=True), 0
+    for _, trace in run.reveals().to_pandas().groupby(["sample_id", "order"]):
+        for row in trace.itertuples():
+            start = row.position - row.position % MODEL.block_size
+            tokens = plain_state(trace, row.forward, start, MODEL.block_size)
+            log_p = np.delete(MODEL.log_probs(tokens)[row.position], MODEL.mask_id)
+            if np.isfinite(log_p).all():
+                expected = -np.log(len(log_p)) - log_p.mean()
+                assert row.self_certainty == pytest.approx(expected, abs=1e-12)
+                defined += 1
+            else:
+                assert np.isnan(row.self_certainty)
+    assert 0 < defined < run.reveals().to_pandas().shape[0]
+    samples = ol.Study(run).samples
+    mean = (
+        run.reveals().to_pandas().query("not is_overflow").groupby(["sample_id", "order"])["self_certainty"]
+    )
+    expected = mean.apply(lambda values: values.mean(skipna=False))
+    found = samples.set_index(["sample_id", "order"])["self_certainty"]
+    assert np.allclose(found.sort_index(), expected.sort_index(), equal_nan=True)
+
+
+def test_a_wrapped_network_with_excluded_and_impossible_ids():
+    torch = pytest.importorskip("torch")
+    table = torch.randn(12, 10, generator=torch.Generator().manual_seed(1))
+    network = torch.nn.Embedding.from_pretrained(table)
+    given = {"mask_id": 11, "vocab_size": 9, "excluded": [2, 11], "block_size": 4, "check": False}
+    model = ol.wrap(network, **given)
+    run = ol.generate(
+        model, [ol.Sample("a", [1, 3])], ["max-prob"], max_new_tokens=4, temperature=0.7, states=True
+    )
+    log_p = torch.log_softmax(table.double()[11, [0, 1, 3, 4, 5, 6, 7, 8]], 0).numpy()
+    found = run.reveals().to_pandas()["self_certainty"]
+    assert np.allclose(found, -np.log(8) - log_p.mean(), atol=1e-6)
+    table[11, 4] = -torch.inf
+    run = ol.generate(model, [ol.Sample("a", [1, 3])], ["max-prob"], max_new_tokens=4, states=True)
+    assert run.reveals().to_pandas()["self_certainty"].isna().all()
 
 
 def test_falls_and_distances_equal_plain_loops():

@@ -37,6 +37,7 @@ REQUIRED = [
     "target_logprob",
     "competitor_logprob",
     "tempered_logq",
+    "self_certainty",
     "is_eos",
     "is_special",
     "is_overflow",

@@ -58,6 +58,8 @@ def test_the_any_order_bound_of_a_coherent_model_is_its_conditional() -> None:
         assert not greedy
     with pytest.raises(UserInputError, match="unknown likelihood 'bound'"):
         OrderLensLM("hmm", likelihood="bound")
+    with pytest.raises(UserInputError, match="draws=0 must be at least 1"):
+        OrderLensLM("hmm", likelihood="elbo", draws=0)
 
 
 def test_greedy_flags_and_empty_continuations() -> None:

@@ -51,6 +51,7 @@ DIRECTIONS = {
     "jensen": -1,
     "n": -1,
     "mean_entropy": -1,
+    "self_certainty": 1,
     "lowest_group": 1,
     "lowest_decile": 1,
     "denoising_entropy": -1,

@@ -32,7 +32,7 @@ from orderlens.metrics.trace_table import GROUPS
 from orderlens.registry import suggest
 from orderlens.rules.cards import in_paper_order
 
-RIVALS = ("mean_entropy", "lowest_group", "lowest_decile", "denoising_entropy")
+RIVALS = ("mean_entropy", "self_certainty", "lowest_group", "lowest_decile", "denoising_entropy")
 """Confidence measures of other work, compared where every sample of a cell has them."""
 STUDY_COLUMNS = ("task", "order", "item_id", "correct", "mean", "var", "n")
 """Columns of a table of graded samples; further names of ``association.DIRECTIONS`` are used when present."""

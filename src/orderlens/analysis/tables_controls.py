@@ -241,7 +241,8 @@ def _auroc_table(frame: pd.DataFrame) -> Table:
     notes = (
         f"AUROC above 0.5 means: correct answers have {signs}. jensen: exact Jensen loss at σ = 0.5.",
         "Intervals: DeLong, or bootstrap over items when items repeat.",
-        "mean_entropy ranks as self-certainty with KL(p‖uniform); that with KL(uniform‖p) needs whole rows.",
+        "self_certainty: mean KL(uniform‖p), as published; mean_entropy ranks as KL(p‖uniform).",
+        "self_certainty and denoising_entropy need --states; a token with p = 0 leaves the first undefined.",
         "lowest_group: least mean log q of 16 neighbours; lowest_decile: mean of the lowest tenth of log q.",
     )
     title = "AUROC of correctness for Var and its rivals"

@@ -76,6 +76,7 @@ def read_correctness(
 
 _RIVALS = {
     "mean_entropy": "the mean entropy at the revealed positions does",
+    "self_certainty": "the self-certainty at the revealed positions does",
     "lowest_group": "the least confident group of 16 neighbouring tokens does",
     "lowest_decile": "the mean of the lowest tenth of log q does",
     "denoising_entropy": "the mean entropy of the masked positions over all passes does",

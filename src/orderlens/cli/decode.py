@@ -43,6 +43,7 @@ from orderlens.runs.request import Opt, Request
 
 if TYPE_CHECKING:
     from orderlens.models.protocol import Model
+    from orderlens.rules.policy import Policy
     from orderlens.runs.options import ProgressSink
     from orderlens.texts.loading import LoadedData
 
@@ -99,16 +100,26 @@ class ScoreCommand(Score, Targets, Output):
         super().__post_init__()
         for name in self.likelihood:
             refuse_unknown("method", name, ("policy", "elbo", "mixture"))
+        if "policy" in self.likelihood and not self.exact_policies:
+            raise UserInputError(
+                "--likelihood policy: no order of --orders has an exact likelihood; add one that draws "
+                "nothing and does not see the target, such as forced-ar, or choose mixture"
+            )
+
+    @property
+    def exact_policies(self) -> "list[Policy]":
+        """The policies with an exact likelihood."""
+        return [policy for policy in self.policies if policy.likelihood() == "exact"]
 
     def likelihoods(self, model: "Model", samples: Any) -> "list[dict[str, object]]":
         """Return the averages by method; method policy once per order with an exact likelihood."""
         from orderlens.runs.likelihood import averages, likelihood
 
-        exact = [policy for policy in self.policies if policy.likelihood() == "exact"]
         out: list[dict[str, object]] = []
         for name in self.likelihood:
-            for policy in exact if name == "policy" else ["random"]:
-                table = likelihood(model, samples, method=name, policy=policy, draws=self.draws)  # type: ignore[arg-type]
+            for policy in self.exact_policies if name == "policy" else ["random"]:
+                how: dict[str, Any] = {"method": name, "draws": self.draws, "anchor": self.anchor}
+                table = likelihood(model, samples, policy=policy, **how)
                 label = name if isinstance(policy, str) else f"policy, {policy.spec}"
                 out += [row | {"method": label} for row in averages([table])]
         return out

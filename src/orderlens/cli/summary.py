@@ -128,7 +128,7 @@ def _likelihood_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     heads = ("likelihood", "draws", "log P", "error", "nats/token", "bits/byte")
     names = ("log_prob", "std_error", "nats_per_token", "bits_per_byte")
     shown = [
-        (str(row["method"]), str(row["n_draws"]), *(f"{row[name]:.4f}" for name in names)) for row in rows
+        (str(row["method"]), str(row["n_draws"]), *(_number(row, name) for name in names)) for row in rows
     ]
     return policy_table(heads, shown, stdout.width)
 
@@ -161,7 +161,7 @@ def _show_texts(run: Run, out: str) -> None:
 
 def _number(row: Mapping[str, Any], name: str) -> str:
     """Return an average; if some sequences have no value, with the number of the others."""
-    value, missing = row[name], row["n_undefined"].get(name, 0)
+    value, missing = row[name], row.get("n_undefined", {}).get(name, 0)
     if np.isnan(value):
         return "undefined"
     return f"{value:.4f}" + (f" (of {row['n_samples'] - missing})" if missing else "")

@@ -68,6 +68,23 @@ def divergence(rows: Rows, earlier: Rows) -> FloatArray:
     return head_torch.divergence(rows, earlier)
 
 
+def self_certainty(rows: Rows, mask_id: int) -> FloatArray:
+    """Return KL(uniform ‖ row) of each row in nats, over the tokens that may be revealed [R].
+
+    It is infinite if one of them has probability 0, and NaN then. Rows of log-probabilities exclude the mask
+    only; hidden rows name the ids that they exclude.
+    """
+    if isinstance(rows, HiddenRows):
+        from orderlens.decode import head_torch
+
+        mean_R, n_allowed = head_torch.mean_logprobs(rows)
+    else:
+        allowed_RV = np.delete(rows.log_probs_RV, mask_id, axis=1)
+        mean_R, n_allowed = allowed_RV.mean(axis=1), allowed_RV.shape[1]
+    certainty_R = np.maximum(-np.log(n_allowed) - mean_R, 0.0)  # rounding can make it negative
+    return np.where(np.isfinite(mean_R), certainty_R, np.nan)
+
+
 def start_reduction(
     rows: Rows,
     eos_ids: Iterable[int],

@@ -30,7 +30,7 @@ CPU_CHUNK_BYTES, CPU_CHUNK_ROWS = 4 * 2**20, 64
 DRAW_GROUP = 512
 """Vocabulary entries per group. A draw is located in two steps: its group, then its place in the group."""
 EXCLUDED_LOGIT = -1e30
-"""Finite replacement for −inf, so that p·log p is 0 and not NaN."""
+"""Finite replacement for −inf, so that p·log p is 0 and not NaN; statistics below half of it are −inf."""
 
 
 def take_rows(rows: HiddenRows, index_R: IntArray) -> HiddenRows:
@@ -62,6 +62,22 @@ def divergence(rows: HiddenRows, earlier: HiddenRows) -> FloatArray:
         found.append(kl_R.clamp_min(0).cpu())
     kl: FloatArray = torch.cat(found).numpy()
     return kl
+
+
+def mean_logprobs(rows: HiddenRows) -> tuple[FloatArray, int]:
+    """Return the mean log-probability over the tokens that may be revealed [R], and the number of these.
+
+    Like ``divergence`` it computes the logits anew, chunk by chunk in plain torch.
+    """
+    excluded = sorted({token for token in rows.excluded if token < rows.valid_vocab})
+    n_allowed, found = rows.valid_vocab - len(excluded), [torch.empty(0, dtype=torch.float64)]
+    for _, logits_RV in _logit_chunks(rows):
+        log_p_RV = torch.log_softmax(logits_RV, dim=1)
+        log_p_RV[log_p_RV < EXCLUDED_LOGIT / 2] = -torch.inf
+        log_p_RV[:, excluded] = 0.0
+        found.append((log_p_RV.sum(dim=1, dtype=torch.float64) / n_allowed).cpu())
+    mean_R: FloatArray = torch.cat(found).numpy()
+    return mean_R, n_allowed
 
 
 def start_reduction(
@@ -106,6 +122,7 @@ class PendingDeviceStats:
 
 def _unpacked(found: Sequence[NDArray[Any]], has_target: bool) -> RowStats:
     token_R, values_RC = found[0].astype(np.int64), found[1].astype(np.float64)
+    values_RC[values_RC < EXCLUDED_LOGIT / 2] = -np.inf
     require_finite_rows(~np.isfinite(values_RC[:, 0]))
     stats = PositionStats(token_R, values_RC[:, 1], values_RC[:, 2], values_RC[:, 3], values_RC[:, 4])
     draws = None
@@ -252,7 +269,8 @@ def _projection(rows: HiddenRows) -> Callable[[Tensor], Tensor]:
     """Return a function from a chunk to its logits, in a tensor that the caller may overwrite."""
     hidden_RD, padded_VD = rows.hidden_RD, rows.unembed_VD
     if padded_VD is None:
-        return lambda chunk: chunk[:, : rows.valid_vocab].to(torch.float32, copy=True)
+        used = slice(rows.valid_vocab)
+        return lambda chunk: chunk[:, used].to(torch.float32, copy=True).clamp_min_(EXCLUDED_LOGIT)
     if hidden_RD.is_cuda and hidden_RD.dtype != torch.float32:
         short_VD = padded_VD[: rows.valid_vocab]
         return lambda chunk: torch.mm(chunk, short_VD.T.to(chunk.dtype), out_dtype=torch.float32)

@@ -283,9 +283,12 @@ class StateRecorder:
     """Collects the states of a unit.
 
     Attributes:
+        with_certainty: whether the decoder adds the column ``self_certainty`` to the reveals.
         passes: one mapping per ``add``: columns of the chains [C], ``visible`` [C, B], ``count`` [C] and the
             codes ``top`` and ``entropy`` [R].
     """
+
+    with_certainty = True
 
     def __init__(self) -> None:
         self.passes: list[dict[str, NDArray[Any]]] = []

@@ -21,7 +21,7 @@ from orderlens.common.temperature import TemperatureSchedule
 from orderlens.decode.chains import Chains
 from orderlens.decode.choose import ChosenRows, choose_rows, committed_tokens
 from orderlens.decode.extra_inputs import Remaining, leave_one_out_logprobs, remaining_stats
-from orderlens.decode.head import start_reduction, take_rows
+from orderlens.decode.head import self_certainty, start_reduction, take_rows
 from orderlens.decode.passes import Pass, PassRequest, StateRecorder, TraceRecorder, dedupe_initial_states
 from orderlens.decode.revise import Revised, apply_changes, revise_rows
 from orderlens.decode.speculate import Speculator
@@ -124,9 +124,10 @@ class Rounds:
         revised = revise_rows(self.chains, now, choice) if self.revises else []
         committed = np.flatnonzero(choice.chosen_R)
         tokens = committed_tokens(now, choice)
+        certainty = self._certainty(now, committed)
         if self.states is not None:  # from here on memory cannot run out, so no pass is recorded twice
             self._record_state(self.states, now)
-        self._commit(now, choice, tokens, committed)
+        self._commit(now, choice, tokens, committed, certainty)
         for change in revised:
             apply_changes(self.chains, change, self.recorder)
         self._count_pass(now, committed, revised)
@@ -237,7 +238,20 @@ class Rounds:
         wanted_KW[here] = False
         return remaining_stats(self.model, self.session, chain_K, low_K, tokens_KW, wanted_KW)
 
-    def _commit(self, now: Pass, choice: ChosenRows, draws: DrawStats | None, committed: IntArray) -> None:
+    def _certainty(self, now: Pass, committed: IntArray) -> dict[str, FloatArray]:
+        """Return the column ``self_certainty`` of the committed rows, if states are kept."""
+        if self.states is None or not self.states.with_certainty:
+            return {}
+        return {"self_certainty": self_certainty(take_rows(now.rows, committed), self.model.mask_id)}
+
+    def _commit(
+        self,
+        now: Pass,
+        choice: ChosenRows,
+        draws: DrawStats | None,
+        committed: IntArray,
+        more: dict[str, FloatArray],
+    ) -> None:
         """Write and record the committed tokens, and store the rules' memory."""
         chains, stats = self.chains, now.stats.take(committed)
         chain_r, offset_r = now.chain_R[committed], now.offset_R[committed]
@@ -248,6 +262,7 @@ class Rounds:
         count_C = np.bincount(chain_r, minlength=len(self.chain_C))
         place_r = _places_in_set(chain_r, offset_r, choice.score_R[committed], count_C)
         columns: dict[str, NDArray[Any]] = {
+            **more,
             "sample": chains.sample_N[index_r],
             "order": chains.policy_N[index_r],
             "block": chains.block_N[index_r],

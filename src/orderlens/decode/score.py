@@ -33,7 +33,7 @@ from orderlens.decode.batches import (
 from orderlens.decode.chains import NEVER
 from orderlens.decode.choose import choose
 from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory, Remaining
-from orderlens.decode.head import take_rows
+from orderlens.decode.head import self_certainty, take_rows
 from orderlens.decode.passes import Columns, StateRecorder
 from orderlens.decode.target_states import BoolArray, TargetStates, check_fits, plan_canvases
 from orderlens.errors import ModelOutputError
@@ -152,6 +152,8 @@ class Scorer:
         self.found |= {name: np.zeros(shape, np.int64) for name in ("top_token", "n_tied")}
         if any(policy.looks_ahead for policy in policies):
             self.found["n_lookahead"] = np.zeros(shape, np.int64)
+        if keeps_states:
+            self.found["self_certainty"] = np.full(shape, np.nan)
 
     def passes(self) -> Iterator[None]:
         """Score all waves; yield in every wave, as soon as the device has its work."""
@@ -222,7 +224,12 @@ class Scorer:
             p_C, offset_C = np.nonzero(chosen_PB)
             row_C = row_UB[state_P[p_C], offset_C]
             self.rank_OMB[o_P[p_C], m_P[p_C], offset_C] = t_P[p_C]
-            self._record((o_P[p_C], m_P[p_C], offset_C), stats.take(row_C))
+            where = o_P[p_C], m_P[p_C], offset_C
+            self._record(where, stats.take(row_C))
+            if self.recorder is not None:
+                row_u, place_C = np.unique(row_C, return_inverse=True)  # orders share states
+                certainty_u = self_certainty(take_rows(rows, row_u), self.states.model.mask_id)
+                self.found["self_certainty"][where] = certainty_u[place_C]
             self.on_reveals(len(p_C))
 
         return finish

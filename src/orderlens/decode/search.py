@@ -35,6 +35,8 @@ from orderlens.texts.samples import EncodedSample
 class EntropyMeter(StateRecorder):
     """Adds up, per chain, the mean entropy of the masked positions of every pass (nats)."""
 
+    with_certainty = False
+
     def __init__(self, n_policies: int) -> None:
         super().__init__()
         self._n_policies = n_policies

@@ -42,8 +42,10 @@ ContentDrops: TypeAlias = Literal["eos", "special"]
 FLAGS = ("is_eos", "is_special", "is_overflow")
 CORE = ("logq", "forward", "n_lookahead", *FLAGS)
 """Columns of reveals that every trace table reads."""
+DISTRIBUTION = ("entropy", "max_logprob", "second_logprob", "self_certainty")
+"""Columns of reveals about the distribution at the revealed position."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "path": ("is_argmax", "n_tied", "entropy", "max_logprob", "second_logprob", "block", "position"),
+    "path": ("is_argmax", "n_tied", "block", "position", *DISTRIBUTION),
     "shape": ("block", "position"),
     "cascade": ("position",),
     "text": ("position", "token_id"),
@@ -208,7 +210,7 @@ def _path(traces: TraceArrays) -> Columns:
     }
 
 
-_ROWS = ("logq", "position", "block", "entropy", "max_logprob", "second_logprob")
+_ROWS = ("logq", "position", "block", *DISTRIBUTION)
 
 
 def _path_rows(at: Mapping[str, AnyArray], segments: Segments, first_block: int | None = None) -> Columns:
@@ -217,6 +219,7 @@ def _path_rows(at: Mapping[str, AnyArray], segments: Segments, first_block: int 
     out["gini_block0"], out["gini_mean"] = block_gini(at["logq"], segments, at["block"], first_block)
     out["lowest_decile"], out["lowest_group"] = segment_lowest(at["logq"], segments, at["position"])
     out["mean_entropy"] = _mean_of_known(at["entropy"], segments)
+    out["self_certainty"] = segments.mean(at["self_certainty"])  # NaN if one reveal has none
     out["mean_margin"] = _mean_of_known(np.exp(at["max_logprob"]) - np.exp(at["second_logprob"]), segments)
     return out
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from orderlens.decode.likelihood import LogLikelihood, Method, log_likelihoods
 from orderlens.models.loading import load_model
-from orderlens.models.protocol import Model
+from orderlens.models.protocol import Anchor, Model
 from orderlens.registry import refuse_unknown
 from orderlens.rules import parse_policy
-from orderlens.runs.options import ModelLike
+from orderlens.runs.options import ModelLike, check_anchor
 from orderlens.runs.request import Opt, check
 from orderlens.store.frame import Frame
 from orderlens.texts.samples import EncodedSample, as_samples, encode_samples
@@ -44,6 +44,7 @@ def likelihood(
     policy: PolicyLike = "forced-ar",
     draws: int = DRAWS,
     seed: int = 0,
+    anchor: Anchor | None = None,
 ) -> Frame:
     """Return the log-likelihood of each sample's target, one row per sample.
 
@@ -55,6 +56,7 @@ def likelihood(
         policy: the policy of ``policy``; ``mixture`` also takes ``random`` with a commit rule.
         draws: masks of ``elbo``, orders of ``mixture``.
         seed: of masks and orders.
+        anchor: where the block grid starts, ``zero`` or ``prompt``; the model's own choice by default.
 
     Returns:
         Columns ``sample_id, method, log_prob, std_error`` (nats), ``n_draws, nats_per_token``
@@ -65,7 +67,7 @@ def likelihood(
     check("seed", int, Opt("", least=0), seed)
     chosen, loaded = parse_policy(policy), load_model(model)
     encoded = encode_samples(loaded, as_samples(samples), need_target=True)
-    found = log_likelihoods(loaded, encoded, method, chosen, draws, seed)
+    found = log_likelihoods(loaded, encoded, method, chosen, draws, seed, anchor and check_anchor(anchor))
     rows = [_row(loaded, sample, method, value) for sample, value in zip(encoded, found, strict=True)]
     return Frame.of(pa.Table.from_pylist(rows, schema=SCHEMA))
 

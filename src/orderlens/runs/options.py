@@ -372,7 +372,10 @@ class Decoding(Computing):
 
     states: Annotated[
         bool,
-        Opt("Keep top probability and entropy of every masked position in every pass (table states)."),
+        Opt(
+            "Keep top probability and entropy of every masked position in every pass (table states), and the "
+            "self-certainty of each reveal."
+        ),
     ] = False
     limit_states: Annotated[
         int,

@@ -127,7 +127,7 @@ def _constant(value: float | None, n_rows: int, kind: pa.DataType) -> pa.Array:
 
 
 def _floats(values: np.ndarray[Any, Any] | None, n_rows: int, kind: pa.DataType) -> pa.Array:
-    return pa.nulls(n_rows, kind) if values is None else pa.array(values).cast(kind)
+    return pa.nulls(n_rows, kind) if values is None else pa.array(values, from_pandas=True).cast(kind)
 
 
 def scored_outputs(model: Model, labels: TraceLabels) -> pa.Table:

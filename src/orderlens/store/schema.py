@@ -40,9 +40,13 @@ _LOG_PROBS = (
         "tempered_logq",
         "log-probability of the revealed token at the temperature of its draw (temperature > 0)",
     ),
+    (
+        "self_certainty",
+        "KL(uniform ‖ distribution) over the tokens that may be revealed (nats); null if undefined",
+    ),
 )
 LOG_PROB_COLUMNS = tuple(name for name, _ in _LOG_PROBS)
-"""Log-probabilities of ``reveals``."""
+"""Log-probabilities of ``reveals``, and other numbers in nats."""
 REAL_COLUMNS = frozenset((*LOG_PROB_COLUMNS, "old_logq", "log_p"))
 """Columns of ``reveals``, ``revisions`` and ``census`` that are float64 for float64 models, else float32."""
 

@@ -23,6 +23,7 @@ from orderlens.registry import refuse_unknown
 from orderlens.rules import parse_policies
 from orderlens.runs.job import generate_job, score_job
 from orderlens.runs.options import Computing, check_anchor
+from orderlens.runs.request import Opt, check
 from orderlens.runs.run import run_job
 from orderlens.runs.spec import DEFAULT_BATCH
 from orderlens.store.reader import Run
@@ -81,7 +82,7 @@ class OrderLensLM(LM):  # type: ignore[misc]
         super().__init__()
         del max_batch_size  # lm-eval always passes it; batches here have a fixed size
         refuse_unknown("likelihood", likelihood, ("policy", "elbo"))
-        self.likelihood, self.draws = likelihood, int(draws)
+        self.likelihood, self.draws = likelihood, check("draws", int, Opt("", least=1), draws)
         self.order = parse_policies(order)
         if len(self.order) != 1 or self.order[0].needs_target:
             raise UserInputError(f"order '{order}' must be one order that needs no target")

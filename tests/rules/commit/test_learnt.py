@@ -83,7 +83,7 @@ def test_a_learnt_schedule_decodes_in_k_passes_and_loses_less_than_an_even_split
     [
         ("random+schedule=8", "takes the number of passes and a file of losses"),
         ("random+schedule=0:x.json", "K is '0' and must be a whole number of at least 1"),
-        ("random+schedule=8:missing.json", "file missing.json: .*No such file"),
+        ("random+schedule=8:missing.json", "file missing.json cannot be read .No such file or directory"),
     ],
 )
 def test_bad_values_are_refused(spec, message):

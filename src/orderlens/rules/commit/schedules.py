@@ -278,7 +278,10 @@ def read_losses(path: str) -> tuple[float, ...]:
         orders = {str(row["order"]) for row in rows}
         values = {int(row["revealed"]): float(row["loss"]["value"]) for row in rows}
     except OSError as error:
-        raise UserInputError(f"{where}: {one_line(error)}") from error
+        raise UserInputError(
+            f"{where} cannot be read ({error.strerror or one_line(error)}); write one with "
+            "'orderlens analyze RUN --table losses --format json --out FILE'"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UserInputError(
             f"{where} is not the JSON of the table losses; write it with "
