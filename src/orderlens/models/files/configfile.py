@@ -116,6 +116,10 @@ def refuse_unsupported(
             raise ModelLoadError(f"config.json: {within}{key}={values[key]!r} is not supported{wanted}")
 
 
+_FLOAT8_HARMLESS = ("modules_to_not_convert", "ignored_layers", "scale_fmt")
+"""Keys about the format that the tensors show themselves."""
+
+
 def float8_block(values: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return rows and columns per scale of a checkpoint in float8, None for a plain one.
 
@@ -131,7 +135,7 @@ def float8_block(values: Mapping[str, Any]) -> tuple[int, int] | None:
     for key, allowed in (("fmt", "e4m3"), ("activation_scheme", "dynamic")):
         if stated.get(key) not in (None, allowed):
             raise _unsupported_quantisation(f"fp8 with {key}={short_repr(stated[key])}", allowed)
-    block, _ = stated.get("weight_block_size"), stated.get("modules_to_not_convert")
+    block, *_ = map(stated.get, ("weight_block_size", *_FLOAT8_HARMLESS))
     if not isinstance(block, list) or [type(size) for size in block] != [int, int] or min(block) < 32:
         what = f"fp8 with weight_block_size={short_repr(block)}"
         raise _unsupported_quantisation(what, "two sizes of at least 32")
