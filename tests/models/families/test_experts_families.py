@@ -73,6 +73,7 @@ def test_sizes_are_the_published_ones() -> None:
         ("lladamoe", {"routed_scaling_factor": 2.5}, "routed_scaling_factor=2.5"),
         ("lladamoe", {"router_num_group": 8}, "router_num_group=8"),
         ("lladamoe", {"clip_qkv": 8.0}, "clip_qkv=8.0"),
+        ("lladamoe", {"partial_rotary_factor": 1e308}, "partial_rotary_factor=1e.308 .* of at most 1"),
         ("lladamoe", {"attention_bias": True}, "attention_bias=True"),
         ("lladamoe", {"num_experts_per_tok": 9}, "num_experts_per_tok"),
         ("lladamoe", {"architectures": None}, "LLaDA-MoE, another network than LLaDA-8B"),
@@ -110,6 +111,10 @@ def test_the_block_length_in_a_name(tmp_path: Path, caplog: pytest.LogCaptureFix
         assert "blocks of 32, from the name" in caplog.text
         assert dialect.read_block_size({"block_size": 4}, 999, "SDAR-8B-Chat-b64") == 4
         assert "blocks of 4, from config.json; the name states 64" in caplog.text
+        assert dialect.read_block_size({}, 999, "hf:JetLM/SDAR-8B-Chat-b16@refs/pr/2") == 16
+        assert dialect.read_block_size({}, 999, "cache/models--JetLM--SDAR-8B-Chat-b16/snapshots/0a/") == 16
+        for other in ("runs-b2/SDAR-8B-Chat", "hf:org-b1/SDAR-8B-Chat@x-b8"):
+            assert dialect.read_block_size({}, 999, other) == 4
     folder = tmp_path / "SDAR-b8"
     write_moe(folder, family="sdar_moe")
     assert load_model(str(folder), device="cpu").block_size == 8

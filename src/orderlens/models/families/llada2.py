@@ -59,7 +59,7 @@ def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
     n_dense = read.integer("first_k_dense_replace", 0, low=0)
     width, n_heads = read.integer("hidden_size"), read.integer("num_attention_heads")
     head_width = read.integer("head_dim", width // n_heads)
-    rotary = int(head_width * rope.number("partial_rotary_factor", 0.5))
+    rotary = int(head_width * rope.number("partial_rotary_factor", 0.5, high=1.0))
     expert_width = read.integer("moe_intermediate_size")
     refuse_unsupported(
         values, {"rotary_dim": (rotary,), "moe_shared_expert_intermediate_size": (expert_width,)}

@@ -9,8 +9,8 @@ its keys.
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,12 +58,13 @@ class ConfigValues:
             raise self.error(f"{key}={short_repr(value)} must be an integer of at least {low}{at_most}")
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """Return a positive finite number."""
+    def number(self, key: str, default: float | None = None, high: float = sys.float_info.max) -> float:
+        """Return a positive finite number of at most ``high``."""
         value = self._get(key, default)
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-        if not fits or not 0 < value < math.inf:
-            raise self.error(f"{key}={short_repr(value)} must be a positive number")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= high:
+            at_most = f" of at most {high:g}" if high < sys.float_info.max else ""
+            raise self.error(f"{key}={short_repr(value)} must be a positive number{at_most}")
         return float(value)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
