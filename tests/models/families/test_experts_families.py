@@ -12,8 +12,9 @@ import plain_moe
 import pytest
 import torch
 
+import orderlens as ol
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.errors import ModelLoadError
+from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.decoder.model import DecoderModel
 from orderlens.models.families import llada2, llada_moe, sdar
 from orderlens.models.family_index import find_family
@@ -177,6 +178,17 @@ def test_delete_and_split_are_not_revealed(tmp_path: Path) -> None:
     settings = GenerationSettings(max_new_tokens=48, stop_at_eos=False, temperature=3.0)
     columns = generate_batch(model, [sample], parse_policies("random:1"), settings).columns
     assert not set(columns["token_id"].tolist()) & {100, 7, model.mask_id}
+
+
+@pytest.mark.parametrize("token", [100, 7, 105])
+def test_a_target_that_no_order_can_reveal_is_refused(tmp_path: Path, token: int) -> None:
+    """DELETE, SPLIT and padding of the vocabulary; in a prompt they are given and change nothing."""
+    write_llada2(tmp_path, **LLADA22, delete_token_id=100, split_token_id=7)
+    model = load_model(str(tmp_path), device="cpu")
+    with pytest.raises(UserInputError, match=f"target token id {token} is one that no order may reveal"):
+        ol.score(model, [ol.Sample("a", [1, 2], [5, token, 6])], orders=["forced-ar"])
+    rows = ol.score(model, [ol.Sample("a", [1, token], [5, 6])], orders=["forced-ar"]).reveals().to_pandas()
+    assert rows["logq"].between(-50, 0).all()
 
 
 def test_published_ids_of_delete_and_split(tmp_path: Path) -> None:
