@@ -23,6 +23,7 @@ WEIGHTS = {"name": "m", "precision": "float32", "digest": "d" * 32}
         ({"model": 3}, Setup("3")),
         ({"model": WEIGHTS, "block_size": 4}, Setup("m", 4, "float32", "d" * 32)),
         ({"model": {"name": "m"}}, Setup("m")),
+        ({"model": {"name": "m", "weights": "fp8"}}, Setup("m", weight_format="fp8")),
         ({"model": {"name": "m"}, "temperatures": [0.6]}, Setup("m")),
         ({"model": {"name": "m"}, "temperatures": ["0.8:0.4"]}, Setup("m", schedule="0.8:0.4")),
     ],
@@ -67,6 +68,10 @@ def test_setups_fit_unless_something_that_both_say_differs(other, fits):
         (
             [Setup("a", 8, "f", "x" * 32), Setup("a", 8, "f", "y" * 32)],
             [f"a, weights {'x' * 12}…", f"a, weights {'y' * 12}…"],
+        ),
+        (
+            [Setup("a", digest="x"), Setup("a", digest="y", weight_format="fp8")],
+            ["a, weight format as stored", "a, weight format fp8"],
         ),
     ],
 )

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 from orderlens.models.families import dream, llada, llada2, llada_moe, sdar
-from orderlens.models.fit import GPUS, Network, estimate, has_experts, markdown
+from orderlens.models.fit import GPUS, Network, estimate, has_experts, markdown, own_gpus
 
 PAGE = Path(__file__).parents[2] / "docs" / "running.md"
 MODELS = {
@@ -59,6 +59,19 @@ def test_memory_decides_what_fits() -> None:
     assert large.cache_kib == 40
     free = 179 * 2**30 - 2**30 - llada2.MINI.n_parameters * 2 - 3 * 2**30
     assert large.batch[2048] == free // (2048 * 40 * 1024)
+
+
+def test_a_known_gpu_of_this_machine_is_estimated_with_its_own_memory() -> None:
+    names = ["cpu", "cuda:0 (NVIDIA H200)", "cuda:1 (NVIDIA A100-SXM4-80GB)", "cuda:2 (NVIDIA T4)", "mps"]
+    own = own_gpus({"name": name, "memory_gib": 79.9} for name in names)
+    assert [(gpu.name, gpu.memory_gib, gpu.bandwidth) for gpu in own] == [
+        (names[1], 79, 4.8),
+        (names[2], 79, 2.04),
+    ]
+    found = estimate(llada2.MINI, torch.bfloat16, 32, gpus=own)
+    usual = {fit.gpu: fit for fit in estimate(llada2.MINI, torch.bfloat16, 32)}
+    assert found[0].tokens_per_s == usual["H200 141 GB"].tokens_per_s
+    assert found[0].batch[2048] < usual["H200 141 GB"].batch[2048]
 
 
 def test_experts_in_8_bits_fit_on_a_small_gpu_and_are_faster() -> None:

@@ -228,3 +228,11 @@ def test_the_hidden_markov_model_wrapped_is_coherent() -> None:
     ours = ol.score(hmm, [sample], orders=orders).samples().to_pandas().log_prob
     theirs = ol.score(model, [sample], orders=orders).samples().to_pandas().log_prob
     assert theirs.to_numpy() == pytest.approx(ours.to_numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize("token", [3, 35])
+def test_a_target_that_is_excluded_or_padding_is_refused(network: Masked, token: int) -> None:
+    model = ol.wrap(network, mask_id=MASK, excluded=[3], vocab_size=35)
+    with pytest.raises(UserInputError, match=f"target token id {token} is one that no order may reveal"):
+        ol.score(model, [ol.Sample("a", [1, token], [5, token])], orders=["forced-ar"])
+    assert len(ol.score(model, [ol.Sample("a", [1, token], [5, 6])], orders=["forced-ar"]).reveals()) == 2

@@ -30,7 +30,8 @@ from orderlens.store.samples import CONTENT, content
 class Setup:
     """What decoded a run: model, block size, precision, weights; None where its spec does not say.
 
-    ``schedule`` is the text of a temperature schedule, None for constant temperatures.
+    ``schedule`` is the text of a temperature schedule, None for constant temperatures. ``weight_format`` is
+    ``fp8`` for weights in 8 bits, None for weights as stored.
     """
 
     model: str | None = None
@@ -38,6 +39,7 @@ class Setup:
     precision: str | None = None
     digest: str | None = None
     schedule: str | None = None
+    weight_format: str | None = None
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Setup:
@@ -47,7 +49,7 @@ class Setup:
             return cls(None if model is None else str(model), spec.get("block_size"))
         varying = ", ".join(heat for heat in spec.get("temperatures") or () if isinstance(heat, str)) or None
         name, precision, digest = (model.get(field) for field in ("name", "precision", "digest"))
-        return cls(name, spec.get("block_size"), precision, digest, varying)
+        return cls(name, spec.get("block_size"), precision, digest, varying, model.get("weights"))
 
     def fits(self, other: Setup) -> bool:
         """Whether all fields that both setups define are equal."""
@@ -59,6 +61,7 @@ _WORDS = {
     "model": "model",
     "block_size": "block size",
     "precision": "precision",
+    "weight_format": "weight format",
     "digest": "weights",
     "schedule": "temperature",
 }
@@ -92,8 +95,11 @@ def differences(setups: Sequence[Setup]) -> str:
     return ", ".join(out)
 
 
+_ABSENT = {"schedule": "constant", "weight_format": "as stored"}
+
+
 def _said(value: Any, name: str) -> str:
-    return ("constant" if name == "schedule" else "not recorded") if value is None else str(value)
+    return _ABSENT.get(name, "not recorded") if value is None else str(value)
 
 
 def _short(value: Any, name: str) -> str:

@@ -176,21 +176,29 @@ def _about(model: str, devices: list[dict[str, Any]]) -> Known:
     require_torch()
     from orderlens.models.checkpoint_info import describe_checkpoint
     from orderlens.models.engine.device import estimate_memory
-    from orderlens.models.fit import estimate, has_experts
+    from orderlens.models.fit import GPUS, Network, estimate, has_experts, own_gpus
 
     found = describe_checkpoint(model)
     if found is None:
         return small, [f"{model}: small models run here on the CPU"], ()
     kind, name = str(found.dtype).removeprefix("torch."), model.rstrip("/").rpartition("/")[2]
+    shape = (found.config, found.dtype, found.block_size)
+    formats = ((True,) if found.float8 else (False, True)) if has_experts(found.config) else (False,)
     expected = [
-        estimate_memory(place, found.config, found.dtype, name, mapped=found.mapped)
+        estimate_memory(
+            place,
+            *shape[:2],
+            f"{name}, --weights fp8" if float8 and not found.float8 else name,
+            mapped=found.mapped,
+            needed=Network(*shape, float8).weight_bytes,
+        )
         for place in _places(devices)
+        for float8 in (formats[:1] if place == "cpu" else formats)
     ]
     size = f"{found.config.n_parameters / 1e9:.2f} B weights in {kind} ({found.source})"
     known = f"{model}: family {found.family}, {size}"
     trouble = [] if found.problem is None else [f"problem: {found.problem}"]
-    shape = (found.config, found.dtype, found.block_size)
-    formats = (False, True) if has_experts(found.config) else (False,)
+    gpus = (*own_gpus(devices), *GPUS)
     about = {
         "spec": model,
         "family": found.family,
@@ -199,7 +207,7 @@ def _about(model: str, devices: list[dict[str, Any]]) -> Known:
         "source": found.source,
         "problem": found.problem,
         "devices": [asdict(item) for item in expected],
-        "gpus": [asdict(item) for float8 in formats for item in estimate(*shape, float8=float8)],
+        "gpus": [asdict(item) for float8 in formats for item in estimate(*shape, float8=float8, gpus=gpus)],
     }
     return about, [known, *trouble, *(item.line for item in expected)], expected
 

@@ -104,6 +104,15 @@ class SeedsBlocks(Protocol):
 
 
 @runtime_checkable
+class LimitsTargets(Protocol):
+    """Has ids in its vocabulary, besides the mask, that no order may reveal."""
+
+    @property
+    def unrevealed_ids(self) -> frozenset[int]:
+        """Padding of the vocabulary, and tokens that move positions."""
+
+
+@runtime_checkable
 class OnDevice(Protocol):
     """Computes on a torch device."""
 
@@ -167,6 +176,11 @@ def weight_format(model: Model) -> str | None:
 def seeds_blocks(model: Model) -> bool:
     """Return whether the first token of a masked block is predicted by the token before it."""
     return isinstance(model, SeedsBlocks) and model.seeds_blocks
+
+
+def unrevealed_ids(model: Model) -> frozenset[int]:
+    """Return the ids, besides the mask, that no order may reveal."""
+    return model.unrevealed_ids if isinstance(model, LimitsTargets) else frozenset()
 
 
 def device_type(model: Model) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from orderlens.errors import ModelLoadError, one_line
 from orderlens.models.engine.device import DTYPES, Sized
 from orderlens.models.family_index import BUILTIN, find_family
 from orderlens.models.files.checkpoint import Checkpoint
-from orderlens.models.files.configfile import CONFIG, read_json
+from orderlens.models.files.configfile import CONFIG, float8_block, read_json
 
 DEFAULT_BLOCK = 32
 """Tokens per block of models that state none."""
@@ -60,6 +60,7 @@ class CheckpointInfo:
         source: where shape and dtype come from, in words.
         problem: why it cannot be loaded as it is, None if no problem is known.
         block_size: tokens per block.
+        float8: its experts are stored in float8.
     """
 
     family: str | None
@@ -68,6 +69,7 @@ class CheckpointInfo:
     source: str
     problem: str | None = None
     block_size: int = DEFAULT_BLOCK
+    float8: bool = False
 
     @property
     def mapped(self) -> bool:
@@ -104,21 +106,29 @@ def describe_checkpoint(spec: str) -> CheckpointInfo | None:
 
 
 def _describe_folder(folder: Path, name: str, *, complete: bool) -> CheckpointInfo | None:
-    values, family = read_json(folder / CONFIG), find_family(folder)
+    family, values = find_family(folder), read_json(folder / CONFIG)
     reader = _reader(family)
     if reader is None:
         return _from_headers(folder, family) if complete else None
     config, stated = reader.parse(values), _stated_dtype(values)
-    block = reader.block_size(values, config, name)
+    info = CheckpointInfo(
+        family,
+        config,
+        stated,
+        CONFIG,
+        block_size=reader.block_size(values, config, name),
+        float8=float8_block(values) is not None,
+    )
     if not complete:
-        return CheckpointInfo(family, config, stated, CONFIG, block_size=block)
+        return info
     try:
         checkpoint = Checkpoint(folder)
         reader.check(checkpoint, config)
     except ModelLoadError as error:
-        return CheckpointInfo(family, config, stated, CONFIG, one_line(error), block)
-    source = f"{len(checkpoint.shards)} complete weight files"
-    return CheckpointInfo(family, config, checkpoint.main_dtype, source, block_size=block)
+        return replace(info, problem=one_line(error))
+    return replace(
+        info, dtype=checkpoint.main_dtype, source=f"{len(checkpoint.shards)} complete weight files"
+    )
 
 
 def _reader(family: str) -> CheckpointReader | None:

@@ -57,7 +57,7 @@ FACTS: dict[str, FamilyFacts] = {
     "llada2_moe": FamilyFacts(
         "LLaDA-2.0, 2.1, 2.2, mini and flash",
         "block-causal",
-        "32, from 0",
+        "32 or block_size, from 0",
         "156895",
         "presets llada2.0, llada2.1; 2.2 edits lengths",
         "published code (2.0, 2.1); 2.2: a second implementation",

@@ -152,10 +152,15 @@ def find_family(folder: Path) -> str:
     ``architectures`` names the network, so it counts before ``model_type``, which different networks share.
 
     Raises:
-        ModelLoadError: there is no readable ``config.json``, or its network is known and not supported.
+        ModelLoadError: there is no folder or no readable ``config.json``, or its network is known and not
+            supported.
         UnknownNameError: no family has that name; the message lists the supported families.
     """
     path = folder / CONFIG
+    if not path.is_file():
+        wrong = "is a file" if folder.exists() else "does not exist"
+        wrong = f"has no {CONFIG}" if folder.is_dir() else wrong
+        raise ModelLoadError(f"model folder '{folder}' {wrong}; give a folder in the Hugging Face layout")
     config = read_json(path)
     architectures, model_type = _stated(config)
     for name in (*architectures, *model_type):

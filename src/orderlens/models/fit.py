@@ -8,9 +8,9 @@ Does not depend on a device: nothing is computed on one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeGuard
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
 import torch
 
@@ -47,6 +47,20 @@ GPUS = (
     GpuCard("H200 141 GB", 140, 4.8, 989),
     GpuCard("B200 180 GB", 179, 8.0, 2250),
 )
+
+
+def own_gpus(devices: Iterable[Mapping[str, Any]]) -> list[GpuCard]:
+    """Return this machine's GPUs with the data sheets of ``GPUS``; others are left out.
+
+    Args:
+        devices: ``name``, e.g. ``cuda:0 (NVIDIA H200)``, and ``memory_gib`` of each device.
+    """
+    return [
+        replace(card, name=device["name"], memory_gib=int(device["memory_gib"]))
+        for device in devices
+        for card in GPUS
+        if device["name"].startswith("cuda") and card.name.rsplit(" ", 2)[0] in device["name"]
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from typing import TypeAlias
 from orderlens.errors import MissingPackageError, ModelLoadError, UnknownNameError, UserInputError
 from orderlens.models.abilities import weight_format
 from orderlens.models.family_index import FAMILIES, find_family
-from orderlens.models.files.configfile import CONFIG
 from orderlens.models.protocol import LoadOptions, Model, check_device, check_dtype, check_weights
 from orderlens.registry import Registry, suggest
 
@@ -98,14 +97,6 @@ def _refuse_evaluator(name: str) -> None:
 
 def load_local_folder(folder: Path, name: str, options: LoadOptions) -> Model:
     """Load a checkpoint folder; ``config.json`` names the family."""
-    if not folder.is_dir():
-        raise ModelLoadError(
-            f"model folder '{folder}' {'is a file' if folder.exists() else 'does not exist'}"
-        )
-    if not (folder / CONFIG).is_file():
-        raise ModelLoadError(
-            f"model folder '{folder}' has no {CONFIG}; give a folder in the Hugging Face layout"
-        )
     family = find_family(folder)
     require_torch()
     return FAMILIES.get(family)(folder, name, options)

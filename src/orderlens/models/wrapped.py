@@ -261,8 +261,8 @@ class WrappedModel:
         self.mask_id, self.vocab_size = settings.mask_id, settings.vocab_size
         self.eos_ids, self.attention = settings.eos_ids, settings.attention
         self.anchor = "prompt" if settings.attention == "full" else "zero"
-        self.max_positions = network.max_positions
-        self.block_size = block_size
+        self.max_positions, self.block_size = network.max_positions, block_size
+        self.unrevealed_ids = frozenset(range(settings.valid_vocab, self.vocab_size)).union(settings.excluded)
         self._checked = unchecked
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from orderlens.errors import UserInputError, counted
-from orderlens.models.abilities import as_question, chat_template, count_unknown
+from orderlens.models.abilities import as_question, chat_template, count_unknown, unrevealed_ids
 from orderlens.models.protocol import IntArray, Model
 
 TextOrTokens = str | Sequence[int]
@@ -224,6 +224,11 @@ def _encode(model: Model, sample: Sample, need_target: bool) -> EncodedSample:
     if not len(target):
         raise UserInputError(
             f"sample '{sample.id}' has an empty target; scoring needs at least one target token"
+        )
+    if wrong := unrevealed_ids(model) & set(target.tolist()):
+        raise UserInputError(
+            f"sample '{sample.id}': target token id {min(wrong)} is one that no order may reveal (padding of "
+            "the vocabulary, or excluded, as DELETE is); this text cannot be scored"
         )
     return EncodedSample(sample.id, prompt, target, sample.task, suffix)
 

@@ -109,7 +109,12 @@ def test_block_size_of_the_configuration(tmp_path: Path, key: str, size: int) ->
         ("Dream", {"hidden_size": None}, "lacks hidden_size"),
         ("Dream", {"block_size": 32}, "block_size=32 is not supported$"),
         ("sdar", {"attention_bias": True}, "attention_bias=True is not supported"),
-        ("Fast_dLLM_Qwen", {"layer_types": ["sliding_attention"]}, "layer_types other than full_attention"),
+        (
+            "Fast_dLLM_Qwen",
+            {"layer_types": ["sliding_attention"]},
+            "layer_types=.'sliding.* is not supported",
+        ),
+        ("Dream", {"layer_types": 5}, "layer_types=5 is not supported"),
         ("Fast_dLLM_Qwen", {"quantization_config": {"bits": 4}}, "quantization_config"),
     ],
 )

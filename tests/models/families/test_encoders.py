@@ -171,6 +171,21 @@ def test_names_of_the_first_published_bert_are_read(tmp_path):
     assert np.allclose(load_model(str(tmp_path), device="cpu").log_probs([7, 4, 9]), before, atol=1e-5)
 
 
+def test_the_first_published_config_of_modernbert_is_read(tmp_path):
+    """Written by transformers 4.47: other names of the rotary bases, and keys that no class reads."""
+    write_modernbert(tmp_path)
+    wanted = load_model(str(tmp_path), device="cpu").log_probs([5, 4, 7, 4])
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for key in ("layer_types", "rope_parameters", "dtype"):
+        del config[key]
+    config |= {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0, "global_attn_every_n_layers": 3}
+    config |= {"layer_norm_eps": 1e-05, "position_embedding_type": "absolute", "torch_dtype": "float32"}
+    config |= {"gradient_checkpointing": False, "transformers_version": "4.47.0.dev0"}
+    path.write_text(json.dumps(config))
+    assert (load_model(str(tmp_path), device="cpu").log_probs([5, 4, 7, 4]) == wanted).all()
+
+
 def test_a_library_that_is_too_old_or_missing_is_one_line(tmp_path, monkeypatch):
     write_modernbert(tmp_path)
     with monkeypatch.context() as patch:

@@ -12,8 +12,9 @@ import plain_moe
 import pytest
 import torch
 
+import orderlens as ol
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.errors import ModelLoadError
+from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.decoder.model import DecoderModel
 from orderlens.models.families import llada2, llada_moe, sdar
 from orderlens.models.family_index import find_family
@@ -73,6 +74,7 @@ def test_sizes_are_the_published_ones() -> None:
         ("lladamoe", {"routed_scaling_factor": 2.5}, "routed_scaling_factor=2.5"),
         ("lladamoe", {"router_num_group": 8}, "router_num_group=8"),
         ("lladamoe", {"clip_qkv": 8.0}, "clip_qkv=8.0"),
+        ("lladamoe", {"partial_rotary_factor": 1e308}, "partial_rotary_factor=1e.308 .* of at most 1"),
         ("lladamoe", {"attention_bias": True}, "attention_bias=True"),
         ("lladamoe", {"num_experts_per_tok": 9}, "num_experts_per_tok"),
         ("lladamoe", {"architectures": None}, "LLaDA-MoE, another network than LLaDA-8B"),
@@ -110,6 +112,10 @@ def test_the_block_length_in_a_name(tmp_path: Path, caplog: pytest.LogCaptureFix
         assert "blocks of 32, from the name" in caplog.text
         assert dialect.read_block_size({"block_size": 4}, 999, "SDAR-8B-Chat-b64") == 4
         assert "blocks of 4, from config.json; the name states 64" in caplog.text
+        assert dialect.read_block_size({}, 999, "hf:JetLM/SDAR-8B-Chat-b16@refs/pr/2") == 16
+        assert dialect.read_block_size({}, 999, "cache/models--JetLM--SDAR-8B-Chat-b16/snapshots/0a/") == 16
+        for other in ("runs-b2/SDAR-8B-Chat", "hf:org-b1/SDAR-8B-Chat@x-b8"):
+            assert dialect.read_block_size({}, 999, other) == 4
     folder = tmp_path / "SDAR-b8"
     write_moe(folder, family="sdar_moe")
     assert load_model(str(folder), device="cpu").block_size == 8
@@ -172,6 +178,17 @@ def test_delete_and_split_are_not_revealed(tmp_path: Path) -> None:
     settings = GenerationSettings(max_new_tokens=48, stop_at_eos=False, temperature=3.0)
     columns = generate_batch(model, [sample], parse_policies("random:1"), settings).columns
     assert not set(columns["token_id"].tolist()) & {100, 7, model.mask_id}
+
+
+@pytest.mark.parametrize("token", [100, 7, 105])
+def test_a_target_that_no_order_can_reveal_is_refused(tmp_path: Path, token: int) -> None:
+    """DELETE, SPLIT and padding of the vocabulary; in a prompt they are given and change nothing."""
+    write_llada2(tmp_path, **LLADA22, delete_token_id=100, split_token_id=7)
+    model = load_model(str(tmp_path), device="cpu")
+    with pytest.raises(UserInputError, match=f"target token id {token} is one that no order may reveal"):
+        ol.score(model, [ol.Sample("a", [1, 2], [5, token, 6])], orders=["forced-ar"])
+    rows = ol.score(model, [ol.Sample("a", [1, token], [5, 6])], orders=["forced-ar"]).reveals().to_pandas()
+    assert rows["logq"].between(-50, 0).all()
 
 
 def test_published_ids_of_delete_and_split(tmp_path: Path) -> None:

@@ -189,6 +189,15 @@ def test_a_checkpoint_in_float8_computes_what_its_numbers_say(tmp_path: Path) ->
     assert (found.problem, found.dtype) == (None, torch.float32)
 
 
+def test_keys_about_what_the_tensors_show_are_accepted(tmp_path: Path) -> None:
+    write_float8(tmp_path)
+    rewrite_config(tmp_path, quantization_config={**QUANTISED, "scale_fmt": "ue8m0", "ignored_layers": ["a"]})
+    assert load_llada2(tmp_path, device="cpu").weight_format == "fp8"
+    rewrite_config(tmp_path, quantization_config={**QUANTISED, "act_order": True})
+    with pytest.raises(ModelLoadError, match=r"quantization_config\.act_order=True is not supported"):
+        load_llada2(tmp_path, device="cpu")
+
+
 def rewrite_config(folder: Path, **changes: Any) -> None:
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**values, **changes}))
@@ -211,6 +220,7 @@ def test_a_missing_scale_is_named(tmp_path: Path) -> None:
         ({"quant_method": "awq", "bits": 4}, "awq"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
         ({"load_in_8bit": True}, "bitsandbytes"),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "compressed-tensors"),
         ({"group_size": 64, "bits": 4}, "mlx"),
         ({"quant_method": "fp8"}, "fp8 with weight_block_size=None"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, "fp8 with weight_block_size"),

@@ -71,6 +71,31 @@ def test_smaller_and_larger_gpus(
     assert "fit on mps" in lines[4]
 
 
+def test_experts_in_8_bits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make_checkpoint: Make
+) -> None:
+    """On a GPU both formats are estimated; experts that are stored in 8 bits have no other."""
+    monkeypatch.setattr("orderlens.cli.doctor._devices", lambda: [{"name": "cpu"}, {"name": "cuda:0 (one)"}])
+    monkeypatch.setattr(fit, "free_bytes", lambda _: int(24e9))
+    folder, tensors = make_checkpoint()
+    about = report(capsys, "--model", str(folder))[1]["model"]
+    assert [item["device"] for item in about["devices"]] == ["cpu", "cuda:0", "cuda:0"]
+    plain, small = (item["weights_gb"] for item in about["devices"][1:])
+    experts = [tensor for name, tensor in tensors.items() if "expert" in name and tensor.ndim == 2]
+    saved = 3e-9 * sum(tensor.numel() for tensor in experts)  # from float32 to 8 bits, less the scales
+    assert plain - saved < small < plain - 0.8 * saved
+    assert "--weights fp8: " in about["devices"][2]["line"]
+    assert {gpu["weights"] for gpu in about["gpus"]} == {"float32", "fp8"}
+    assert not any(gpu["gpu"].startswith("cuda") for gpu in about["gpus"])  # no data sheet of this one
+    path = folder / "config.json"
+    stored = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [32, 32]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": stored}))
+    about = report(capsys, "--model", str(folder))[1]["model"]
+    assert [item["weights_gb"] for item in about["devices"]] == [small, small]
+    assert "--weights" not in about["devices"][1]["line"]
+    assert {gpu["weights"] for gpu in about["gpus"]} == {"fp8"}
+
+
 def test_a_hub_model_without_the_hub(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -106,7 +131,13 @@ def test_only_the_configuration_of_a_hub_model_is_looked_at(
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"), [("hm", "did you mean 'hmm'"), ("./nowhere", "config.json is missing")]
+    ("spec", "words"),
+    [
+        ("hm", "did you mean 'hmm'"),
+        ("./nowhere", "model folder 'nowhere' does not exist; give a folder"),
+        (__file__, "is a file; give a folder in the Hugging Face layout"),
+        (str(Path(__file__).parent), "has no config.json"),
+    ],
 )
 def test_what_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str], spec: str, words: str) -> None:
     code, _, error = doctor(capsys, "--model", spec)

@@ -142,6 +142,7 @@ def test_seeds_are_marked_when_scoring(model: Any) -> None:
     ("changes", "message"),
     [
         ({"rope_parameters": None}, "rope_parameters must state one YaRN scaling"),
+        ({"rope_parameters": []}, "rope_parameters must state one YaRN scaling"),
         ({"rope_parameters": {"factor": 16.0}}, "rope_parameters: lacks rope_type"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling: lacks mscale"),
         ({"dlm_paradigm": "autoregressive"}, "dlm_paradigm='autoregressive' is not supported"),

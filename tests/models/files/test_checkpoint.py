@@ -105,9 +105,32 @@ def test_an_index_that_cannot_be(folder: Path, weight_map: Any, message: str) ->
         Checkpoint(folder)
 
 
+def test_a_tensor_in_two_files_is_refused(folder: Path) -> None:
+    write(folder, "three.safetensors", a=torch.zeros(2, 3))
+    with pytest.raises(ModelLoadError, match="repeats tensor a of another weight file"):
+        Checkpoint(folder)
+    index(folder, {"a": "one.safetensors", "b": "two.safetensors"})
+    assert Checkpoint(folder).tensor("a").tolist() == [[0, 1, 2], [3, 4, 5]]
+    write(folder, "two.safetensors", a=torch.zeros(2, 3), b=torch.ones(4))
+    with pytest.raises(ModelLoadError, match=r"two\.safetensors repeats tensor a of another weight file"):
+        Checkpoint(folder)
+
+
+def test_an_index_names_files_of_its_folder_only(folder: Path) -> None:
+    inner = folder / "model"
+    write(inner, "two.safetensors", b=torch.ones(4))
+    for place in ("../one.safetensors", str(folder / "one.safetensors")):
+        index(inner, {"a": place, "b": "two.safetensors"})
+        with pytest.raises(ModelLoadError, match=r"names file .*one\.safetensors; shards must be files of"):
+            Checkpoint(inner)
+
+
 def test_folders_without_weights_are_named(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
     with pytest.raises(ModelLoadError, match=r"holds no safetensors files, and pickled weights are not read"):
+        Checkpoint(tmp_path)
+    (tmp_path / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelLoadError, match=r"holds no safetensors files, and GGUF files are not read"):
         Checkpoint(tmp_path)
     with pytest.raises(ModelLoadError, match="is not a folder"):
         Checkpoint(tmp_path / "pytorch_model.bin")

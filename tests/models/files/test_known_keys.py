@@ -202,6 +202,28 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "sliding_window": 4096,
         "use_cache": True,
     },
+    "Fast_dLLM_Qwen": {
+        "attention_dropout": 0.0,
+        "bd_size": 8,
+        "bos_token_id": 98,
+        "layer_types": ["full_attention"] * 3,
+        "max_window_layers": 28,
+        "sliding_window": None,
+        "use_mrope": False,
+    },
+    "nemotron_labs_diffusion": {
+        "ar_loss_weight": 1.0,
+        "attention_dropout": 0.0,
+        "attn_implementation": "sdpa",
+        "bos_token_id": 1,
+        "dlm_loss_weight": None,
+        "dlm_paradigm": "bidirectional",
+        "dp_varying_mask_ratio": False,
+        "initializer_range": 0.02,
+        "mlp_bias": False,
+        "rope_theta": 1000.0,
+        "use_cache": False,
+    },
 }
 """Keys of the published files and configuration classes that the small checkpoints lack."""
 
@@ -219,6 +241,7 @@ def test_published_keys_of_llada2_are_accepted(tmp_path: Path) -> None:
         output_dropout=0.0,
         initializer_range=0.02,
         max_window_layers=28,
+        moe_shared_expert_intermediate_size=32,
         norm_head=False,
         norm_softmax=False,
         num_nextn_predict_layers=0,
@@ -235,3 +258,15 @@ def test_published_keys_of_llada2_are_accepted(tmp_path: Path) -> None:
     write_llada2(tmp_path / "other", rotary_dim=4)
     with pytest.raises(ModelLoadError, match="rotary_dim=4 is not supported"):
         load_model(str(tmp_path / "other"), device="cpu")
+    write_llada2(tmp_path / "other", moe_shared_expert_intermediate_size=48)
+    with pytest.raises(ModelLoadError, match="moe_shared_expert_intermediate_size=48 is not supported"):
+        load_model(str(tmp_path / "other"), device="cpu")
+
+
+def test_the_rotary_base_of_llada22_is_not_guessed(tmp_path: Path) -> None:
+    write_llada2(tmp_path, expert_capacity=5, rope_theta=None)
+    with pytest.raises(ModelLoadError, match="lacks rope_theta"):
+        load_model(str(tmp_path), device="cpu")
+    write_llada2(tmp_path, expert_capacity=5, rope_theta=None, rope_parameters={"rope_theta": 3e6})
+    model: Any = load_model(str(tmp_path), device="cpu")
+    assert model.config.rope_theta == 3e6

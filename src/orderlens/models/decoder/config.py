@@ -17,6 +17,7 @@ from orderlens.models.files.configfile import (
     ConfigValues,
     refuse_unsupported,
     rope_values,
+    short_repr,
 )
 from orderlens.models.protocol import Attention
 
@@ -196,9 +197,11 @@ def parse_qwen(
         scaled: the caller reads the values of scaled rotary angles.
     """
     refuse_unsupported(values, _QWEN_ONLY if experts else {**_QWEN_ONLY, "num_experts": ()})
-    layer_types = values.get("layer_types") or []
-    if any(kind != "full_attention" for kind in layer_types):
-        raise ModelLoadError("config.json: layer_types other than full_attention are not supported")
+    kinds = values.get("layer_types") or []
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
+        raise ModelLoadError(
+            f"config.json: layer_types={short_repr(kinds)} is not supported (only a list of full_attention)"
+        )
     read, width = ConfigValues(values), ConfigValues(values).integer("hidden_size")
     n_heads = read.integer("num_attention_heads")
     return checked(

@@ -102,7 +102,7 @@ class Dialect:
         """Return the block size that ``config.json`` or the name states, else the family's."""
         read, usual = ConfigValues(values), min(self.block_size, max_positions)
         stated = next((read.integer(key) for key in self.block_keys if key in read), None)
-        match = _BLOCK_IN_NAME.search(name) if self.block_in_name else None
+        match = _BLOCK_IN_NAME.search(_own_name(name)) if self.block_in_name else None
         named = int(match[1]) if match else None
         if named is not None and stated is None:
             _log.warning("%s: blocks of %d, from the name; config.json states no block size", name, named)
@@ -182,6 +182,12 @@ class Dialect:
                 "converted; leave it out"
             )
         return wanted is not None and not stored8
+
+
+def _own_name(name: str) -> str:
+    """Return the repository or folder of a spec, without the folders that contain it."""
+    parts = name.partition("@")[0].split("/") if name.startswith("hf:") else name.rstrip("/").split("/")
+    return next((part for part in parts if part.startswith("models--")), parts[-1])  # the hub's cache
 
 
 def expert_place(

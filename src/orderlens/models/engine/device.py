@@ -181,7 +181,13 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    device: torch.device | str, config: Sized, dtype: torch.dtype, name: str, *, mapped: bool = False
+    device: torch.device | str,
+    config: Sized,
+    dtype: torch.dtype,
+    name: str,
+    *,
+    mapped: bool = False,
+    needed: int | None = None,
 ) -> MemoryEstimate:
     """Estimate whether a model fits on ``device``.
 
@@ -191,9 +197,10 @@ def estimate_memory(
         dtype: dtype of its weights.
         name: the model's name in the printed line.
         mapped: on the CPU its weights stay in their files, so all free memory can hold the cache.
+        needed: bytes of its weights; None if all have ``dtype``.
     """
     device = torch.device(device)
-    needed, free = weight_bytes(config, dtype), free_bytes(device)
+    needed, free = weight_bytes(config, dtype) if needed is None else needed, free_bytes(device)
     mapped = mapped and device.type == "cpu"
     fits = None if free is None else free >= needed + (0 if mapped else WORKING_BYTES)
     room = None if free is None else free if mapped else free - needed

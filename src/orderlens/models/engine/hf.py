@@ -37,9 +37,9 @@ BLOCK = 32
 _OLDER_KEYS = """
     position_embedding_type untie_r output_past directionality pooler_fc_size pooler_num_attention_heads
     pooler_num_fc_layers pooler_size_per_head pooler_type global_attn_every_n_layers global_rope_theta
-    local_rope_theta repad_logits_with_grad rope_theta
+    local_rope_theta repad_logits_with_grad rope_theta layer_norm_eps
 """
-"""Keys of published files that the classes convert, or that belong to parts we do not use."""
+"""Keys of published files that the classes convert or ignore, or that belong to parts we do not use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,11 @@ class NetworkModel:
         return kind(self.engine, self.block_size, *head)
 
     @property
+    def unrevealed_ids(self) -> frozenset[int]:
+        """Padding of the vocabulary, and tokens that move positions."""
+        return self.roles.excluded_ids | frozenset(range(self.roles.valid_vocab, self.vocab_size))
+
+    @property
     def _excluded(self) -> tuple[int, ...]:
         """The ids that no order may reveal, in the softmax −∞."""
         return (self.mask_id, *sorted(self.roles.excluded_ids))

@@ -2,7 +2,8 @@
 
 Versions and sizes share one architecture. LLaDA-2.2 limits the number of experts that the tokens of one block
 use (``expert_capacity``). Its DELETE and SPLIT tokens move positions, so no order may reveal them. Missing
-keys of ``config.json`` take the defaults of the published configuration class, except that biases are absent.
+keys of ``config.json`` take the defaults of the published configuration class, except that biases are absent
+and LLaDA-2.2, whose class is not known to us, must state ``rope_theta``.
 """
 
 from __future__ import annotations
@@ -58,8 +59,11 @@ def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
     n_dense = read.integer("first_k_dense_replace", 0, low=0)
     width, n_heads = read.integer("hidden_size"), read.integer("num_attention_heads")
     head_width = read.integer("head_dim", width // n_heads)
-    rotary = int(head_width * rope.number("partial_rotary_factor", 0.5))
-    refuse_unsupported(values, {"rotary_dim": (rotary,)})
+    rotary = int(head_width * rope.number("partial_rotary_factor", 0.5, high=1.0))
+    expert_width = read.integer("moe_intermediate_size")
+    refuse_unsupported(
+        values, {"rotary_dim": (rotary,), "moe_shared_expert_intermediate_size": (expert_width,)}
+    )
     return checked(
         DecoderConfig(
             vocab_size=read.integer("vocab_size"),
@@ -69,7 +73,7 @@ def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
             n_heads=n_heads,
             n_kv_heads=read.integer("num_key_value_heads"),
             head_width=head_width,
-            rope_theta=rope.number("rope_theta", 10000.0),
+            rope_theta=rope.number("rope_theta", None if capacity else 10000.0),
             norm_eps=read.number("rms_norm_eps", 1e-5),
             max_positions=read.integer("max_position_embeddings", 16384, high=MAX_CONTEXT),
             attention="block-causal",
@@ -78,7 +82,7 @@ def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
             n_experts=read.integer("num_experts", high=MAX_EXPERTS),
             n_dense_layers=n_dense,
             n_active=read.integer("num_experts_per_tok"),
-            expert_width=read.integer("moe_intermediate_size"),
+            expert_width=expert_width,
             n_shared=read.integer("num_shared_experts", 0, low=0),
             n_groups=1 if capacity else groups[0],
             n_kept_groups=1 if capacity else groups[1],

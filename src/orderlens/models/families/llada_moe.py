@@ -59,7 +59,7 @@ def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
             attention="full",
             qk_norm=read.flag("qk_layernorm", False),
             tied=read.flag("tie_word_embeddings", False),
-            rotary=int(head_width * rope.number("partial_rotary_factor", 1.0)),
+            rotary=int(head_width * rope.number("partial_rotary_factor", 1.0, high=1.0)),
             n_experts=read.integer("num_experts"),
             dense_layers=dense,
             n_active=read.integer("num_experts_per_tok"),

@@ -41,7 +41,7 @@ def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
         values, "block-causal", qkv_bias=False, qk_norm=False, rope_theta=1e6, head_width=128, scaled=True
     )
     places = ("rope_parameters", "rope_scaling")  # older versions of transformers write both
-    found = {_scaling(key, values[key], config) for key in places if values.get(key) is not None}
+    found = {_scaling(key, values[key], config) for key in places if values.get(key)}
     if len(found) != 1:
         raise ModelLoadError(
             "config.json: rope_parameters must state one YaRN scaling, and rope_scaling, if present, the same"

@@ -55,6 +55,10 @@ class Checkpoint:
             raise ModelLoadError(
                 f"{path} is truncated or not a safetensors file ({one_line(error)}); download it again"
             ) from None
+        if twice := sorted(set(names) & set(self._handles)):
+            raise ModelLoadError(
+                f"{path} repeats {_some(twice)} of another weight file; remove one of the two files"
+            )
         self._handles |= dict.fromkeys(names, handle)
 
     @cached_property
@@ -148,18 +152,24 @@ def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
         found = sorted(folder.glob("*.safetensors"))
         if not found:
             raise ModelLoadError(
-                f"{folder} holds no safetensors files, and pickled weights are not read; name a revision "
-                "that has them (hf:ORG/NAME@refs/pr/N) or convert them, as docs/models.md shows"
+                f"{folder} holds no safetensors files, and {_other_format(folder)} are not read; name a "
+                "revision that has them (hf:ORG/NAME@refs/pr/N) or convert them, as docs/models.md shows"
             )
         return found, []
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or {type(name) for name in weight_map.values()} != {str}:
         raise ModelLoadError(f"{index} has no weight_map of tensors to files; download it again")
     names = sorted(set(weight_map.values()))
+    if outside := [name for name in names if Path(name).name != name]:
+        raise ModelLoadError(f"{index} names {_some(outside, 'file')}; shards must be files of the folder")
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise ModelLoadError(f"{folder}: {_some(missing, 'shard')} missing; download the checkpoint again")
     return [folder / name for name in names], list(weight_map)
+
+
+def _other_format(folder: Path) -> str:
+    return "GGUF files" if any(folder.glob("*.gguf")) else "pickled weights"
 
 
 def weights_digest(shards: Iterable[Path]) -> str:

@@ -9,8 +9,8 @@ its keys.
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,12 +58,13 @@ class ConfigValues:
             raise self.error(f"{key}={short_repr(value)} must be an integer of at least {low}{at_most}")
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """Return a positive finite number."""
+    def number(self, key: str, default: float | None = None, high: float = sys.float_info.max) -> float:
+        """Return a positive finite number of at most ``high``."""
         value = self._get(key, default)
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-        if not fits or not 0 < value < math.inf:
-            raise self.error(f"{key}={short_repr(value)} must be a positive number")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= high:
+            at_most = f" of at most {high:g}" if high < sys.float_info.max else ""
+            raise self.error(f"{key}={short_repr(value)} must be a positive number{at_most}")
         return float(value)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
@@ -116,6 +117,10 @@ def refuse_unsupported(
             raise ModelLoadError(f"config.json: {within}{key}={values[key]!r} is not supported{wanted}")
 
 
+_FLOAT8_HARMLESS = ("modules_to_not_convert", "ignored_layers", "scale_fmt")
+"""Keys about the format that the tensors show themselves."""
+
+
 def float8_block(values: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return rows and columns per scale of a checkpoint in float8, None for a plain one.
 
@@ -131,7 +136,7 @@ def float8_block(values: Mapping[str, Any]) -> tuple[int, int] | None:
     for key, allowed in (("fmt", "e4m3"), ("activation_scheme", "dynamic")):
         if stated.get(key) not in (None, allowed):
             raise _unsupported_quantisation(f"fp8 with {key}={short_repr(stated[key])}", allowed)
-    block, _ = stated.get("weight_block_size"), stated.get("modules_to_not_convert")
+    block, *_ = map(stated.get, ("weight_block_size", *_FLOAT8_HARMLESS))
     if not isinstance(block, list) or [type(size) for size in block] != [int, int] or min(block) < 32:
         what = f"fp8 with weight_block_size={short_repr(block)}"
         raise _unsupported_quantisation(what, "two sizes of at least 32")
