@@ -156,7 +156,7 @@ def draw_lorenz(data: Mapping[str, Any]) -> Figure:
         panel_letters([whole, depth], "Lorenz curves", "depth of the curves")
         figure.legend(*whole.get_legend_handles_labels(), loc="outside right center", title="order (Gini)")
         n = max(item["n"] for item in data["curves"])
-        text = f"Block 0 ({data['length']} steps), mean over blocks (at most {n} per order); dashed: uniform."
+        text = f"Block 0 ({data['length']} steps), mean of up to {n} curves per order; dashed: uniform."
         if data["n_other_lengths"]:
             text += f"\nLeft out: {data['n_other_lengths']} blocks of other lengths."
         footnote(figure, text)
