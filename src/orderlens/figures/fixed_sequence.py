@@ -106,7 +106,8 @@ def _plane(panel: Axes, data: Mapping[str, Any]) -> None:
         panel.plot(
             real(item["mean"]),
             real(item["var"]),
-            look_of_random.marker,
+            linestyle="none",
+            marker=look_of_random.marker,
             color=look_of_random.color,
             alpha=0.35,
             markersize=3.2,
