@@ -61,3 +61,10 @@ def test_the_most_frequent_length_counts_blocks_not_steps():
     found = first_block_curves(Study(make_run(traces)))
     assert (found["length"], found["n_other_lengths"]) == (4, 2)
     assert [curve["n"] for curve in found["curves"]] == [3]
+
+
+def test_of_equally_frequent_lengths_the_longest_is_shown():
+    rng = np.random.default_rng(3)
+    traces = [make_trace(f"s{n}", "forced-ar", -rng.gamma(0.5, size=n), block_size=8) for n in (3, 8, 5)]
+    found = first_block_curves(Study(make_run(traces)))
+    assert (found["length"], found["n_other_lengths"]) == (8, 2)

@@ -56,6 +56,8 @@ def test_text_says_once_why_a_column_is_empty():
     nothing = render([Table("t", "T", ("order",), columns[1:], rows)], "text")
     assert nothing.split("\n")[:2] == ["T", ""]
     assert "count" not in nothing
+    notes = tuple("x" * n + " --noise-floor" for n in range(80, 100))  # one of them ends a line at each place
+    assert "--noise-\n" not in render([Table("t", "T", ("order",), columns, rows, notes)], "text")
     mixed = ({"order": "x", "b": why}, {"order": "y", "b": Estimate.undefined("another reason")})
     text = render([Table("t", "T", ("order",), columns[1:2], mixed)], "text")
     assert "undefined (1)" in text

@@ -30,6 +30,13 @@ def test_fixed_sequence_of_a_generated_run_says_there_is_no_target(graded, build
     assert {row["mean"].why for row in found.rows} == {"no target: these traces were generated"}
 
 
+def test_likelihoods_are_explained_only_where_an_order_sees_the_target(scored, builders):
+    seen = [note for note in builders.table(scored, "fixed-sequence").notes if "target-aware" in note]
+    run = builders.make_run([builders.trace(key, "forced-ar", [-1.0, -2.0]) for key in "ab"])
+    unseen = [note for note in builders.table(run, "fixed-sequence").notes if "target-aware" in note]
+    assert (len(seen), len(unseen)) == (1, 0)
+
+
 def test_held_out_reference_leaves_the_prompt_out(builders):
     rows = {"a": [-1.0, -1.0], "b": [-2.0, -4.0], "c": [-3.0, -3.0]}
     run = builders.make_run([builders.trace(key, "forced-ar", y) for key, y in rows.items()])

@@ -75,7 +75,7 @@ def test_the_demo_draws_one_answer_and_ends_with_three_lines(run_demo, folder):
     found = [line for line in end if line.startswith("- ")]
     assert len(found) == 3
     assert found[0].startswith("- Does the likelihood depend on the order?")
-    assert "that is the honest answer for 6 texts" in printed
+    assert "6 texts cannot decide more" in printed
     assert f"page:     {folder / 'index.html'} (open it in a browser)" in end
     assert "rule: " not in printed, "the long list is in a file"
     assert "rule: " in (folder / "findings.txt").read_text()

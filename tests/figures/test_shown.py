@@ -497,3 +497,19 @@ def test_many_orders_stand_in_rows_of_four_and_no_heading_touches_the_next():
     titles = [panel._left_title.get_window_extent() for panel in figure.axes if panel.get_title(loc="left")]
     assert len(titles) == len(orders)
     assert not any(a.overlaps(b) for place, a in enumerate(titles) for b in titles[place + 1 :])
+
+
+def test_a_single_row_of_reveal_orders_has_room_for_headings_and_note():
+    """As written to SVG, which draws the figure once."""
+    from orderlens.figures import reveal_order
+
+    shape = {name: {"value": 0.5, "low": 0.1, "high": 0.9} for name in reveal_order.SHAPES}
+    kinds = {"content_share": np.eye(32).tolist(), "eos_share": np.zeros((32, 32)).tolist()}
+    orders = ["forced-ar", "max-prob", "top-margin", "random"]
+    maps = [{"order": order, "n": 6} | kinds | shape for order in orders]
+    figure = reveal_order.draw({"width": 32, "temperature": 0.0, "maps": maps})
+    figure.draw_without_rendering()
+    note = figure._supxlabel.get_window_extent()
+    for panel in figure.axes[: len(orders)]:
+        assert panel._left_title.get_window_extent().y1 <= figure.bbox.y1
+        assert panel.xaxis.label.get_window_extent().y0 >= note.y1

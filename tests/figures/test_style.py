@@ -155,6 +155,15 @@ def test_a_panel_without_rows_is_empty_and_no_warning():
     assert panel.get_ylim() == (0.5, -0.5)
 
 
+def test_a_letter_is_a_marker():
+    """All plain markers of matplotlib are in use."""
+    with style.look():
+        _, (panel,) = style.new_figure()
+        style.point(panel, style.OrderStyle("#000000", "-", "$h$", "hesitant"), 0.0, 1.0)
+        assert panel.lines[0].get_marker() == "$h$"
+        assert panel.lines[0].get_linestyle() == "None"
+
+
 def test_policies_of_one_order_share_its_colour_and_differ_by_marker():
     looks = [
         style.order_style(f"max-prob{rule}") for rule in ("", "+top=4", "+threshold=0.9", ":select=argmax")

@@ -176,10 +176,11 @@ def test_bad_declarations_are_refused(network: Masked, options: Any, words: str)
         ol.wrap(network, **options)
 
 
-def test_networks_with_few_positions(network: Masked) -> None:
+@pytest.mark.parametrize("failure", [IndexError, RuntimeError])
+def test_networks_with_few_positions(network: Masked, failure: type[Exception]) -> None:
     def short(ids: Any) -> Any:
         if ids.shape[1] > 16:
-            raise IndexError("index out of range in self")
+            raise failure("index out of range in self")
         return network(ids)
 
     samples = [ol.Sample("a", prompt=[1, 2, 3, 4], target=[5, 6, 7, 8, 9, 10])]
@@ -207,6 +208,16 @@ def test_tokenizers_of_other_libraries(network: Masked) -> None:
     assert model.eos_ids == {2}
     run = ol.score(model, [ol.Sample("x", prompt="ab", target="cdefg")], orders=["random:2"])
     assert run.samples().to_pandas()["n"].tolist() == [5]
+
+
+def test_without_a_tokenizer_no_text_is_stored_and_no_bytes_are_counted(network: Masked) -> None:
+    model = ol.wrap(network, mask_id=MASK)
+    run = ol.score(model, SAMPLES, orders=["forced-ar"])
+    assert run.outputs().to_pandas()["text"].isna().all()
+    assert ol.likelihood(model, SAMPLES).to_pandas()["bits_per_byte"].isna().all()
+    assert ol.Study(run).table("policies").to_pandas()["bits_per_byte"].isna().all()
+    drawn = ol.generate(model, [ol.Sample("a", prompt=[1, 2])], orders=["max-prob"], max_new_tokens=4)
+    assert drawn.outputs().to_pandas()["text"].isna().all()
 
 
 def test_the_hidden_markov_model_wrapped_is_coherent() -> None:

@@ -73,6 +73,11 @@ def test_a_different_spec_is_refused_field_by_field(tmp_path, worker) -> None:
     assert "extra: the run has nothing, requested 1" in message
     assert "orders" not in message
     assert "\n" not in message
+    with pytest.raises(RunError) as caught:
+        open_writer(tmp_path, {"model": {"name": "hmm", "digest": "cd"}, "seed": 0, "orders": ["random"]})
+    assert str(caught.value).endswith(
+        "another spec: model.name: the run has 'tiny', requested 'hmm'; use another folder"
+    )
 
 
 def test_a_spec_edited_by_hand_is_refused_when_writing_and_reading(finished, worker) -> None:

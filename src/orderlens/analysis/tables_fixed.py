@@ -101,7 +101,8 @@ def _plane_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
 def first_block_curves(study: Study) -> dict[str, Any]:
     """Return the mean Lorenz curve of −log q in block 0 per order, by rising Gini.
 
-    Only blocks of the most frequent length are averaged; ``n_other_lengths`` counts the others.
+    Only blocks of the most frequent length (the longest, if several are) are averaged; ``n_other_lengths``
+    counts the others.
     """
     frame = lorenz_curves(study.run, study.all_traces, keep=~study.all_traces["repeated"].to_numpy(bool))
     frame = frame[frame["scored"] & (frame["n"] > 0)]
@@ -109,7 +110,7 @@ def first_block_curves(study: Study) -> dict[str, Any]:
         raise UndefinedFigureError("nothing was scored: the run holds no fixed targets")
     counts = frame[frame["step"] == 0].groupby("length")["n"].sum()
     blocks = {int(str(length)): int(n) for length, n in counts.items()}
-    length = max(blocks, key=lambda item: blocks[item])
+    length = max(blocks, key=lambda item: (blocks[item], item))
     curves = []
     for order, part in frame[frame["length"] == length].groupby("order", sort=False):
         first = part.iloc[0]

@@ -39,7 +39,7 @@ from orderlens.runs.options import (
     Split,
     orders_option,
 )
-from orderlens.runs.request import Opt, Request
+from orderlens.runs.request import BadValueError, Opt, Request
 
 if TYPE_CHECKING:
     from orderlens.models.protocol import Model
@@ -293,6 +293,11 @@ class CensusCommand(CensusRequest, Targets, Output):
     """``census`` with its texts."""
 
     samples: Any = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.task is not None and self.data is not None:
+            raise BadValueError("data", self.data, "does not apply: --task provides the prompts")
 
 
 @takes(CensusCommand, CensusRequest)

@@ -30,7 +30,7 @@ COLUMNS = {"fixed-sequence": ("mean", "var", "gini_block0", "argmax_accuracy"), 
 METRICS = ("mean_logq", "var", "eos_fraction", "external_ppl_whole", "distinct_3")
 """Rows of the table ``generation`` that are printed: those of the paper's Table 1."""
 FULL_RESULT = "The paper's experiments on tiny"
-"""Title of the page with the same study on 900 texts (docs/results/tiny.md)."""
+"""Title of the page with the same study on 600 texts (docs/results/tiny.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +152,6 @@ def open_findings(reading: "Reading", n_texts: int) -> str:
     if not left:
         return f"{total}, none left open."
     return (
-        f"{left} of {total} are left open: that is the honest answer for {counted(n_texts, 'text')}. "
-        f'The same study on 900 texts is in the documentation: "{FULL_RESULT}" (docs/results/tiny.md).'
+        f"{left} of {total} are left open: {counted(n_texts, 'text')} cannot decide more. "
+        f'The same study on 600 texts is in the documentation: "{FULL_RESULT}" (docs/results/tiny.md).'
     )

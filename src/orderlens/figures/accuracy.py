@@ -88,7 +88,8 @@ def dots(
         [centre(cell) for _, cell in shown],
         [place for place, _ in shown],
         xerr=error_bars(cell for _, cell in shown),
-        fmt=marker,
+        linestyle="none",
+        marker=marker,
         color=color,
         markerfacecolor=color if fill else "white",
         elinewidth=0.9,
@@ -157,8 +158,14 @@ def _panel(panel: Axes, task: Mapping[str, Any], styles: Mapping[str, OrderStyle
     for item in task["points"]:
         style = styles[item["order"]]
         for seed in item["seeds"]:
-            small: dict[str, Any] = {"markersize": 3.0, "alpha": 0.4, "markeredgewidth": 0}
-            panel.plot(real(seed["var"]), real(seed["accuracy"]), style.marker, color=style.color, **small)
+            small: dict[str, Any] = {
+                "markersize": 3.0,
+                "alpha": 0.4,
+                "markeredgewidth": 0,
+                "color": style.color,
+            }
+            place = real(seed["var"]), real(seed["accuracy"])
+            panel.plot(*place, linestyle="none", marker=style.marker, **small)
         point(panel, style, item["var"], item["accuracy"])
     if math.isfinite(real(task["guessing"])):
         panel.axhline(real(task["guessing"]), color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))

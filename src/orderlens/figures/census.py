@@ -137,7 +137,8 @@ def _draw_ranks(panel: Axes, rows: Sequence[Mapping[str, Any]], styles: Mapping[
             centre(row["rank"]),
             place,
             xerr=error_bars([row["rank"]]),
-            fmt=style.marker,
+            linestyle="none",
+            marker=style.marker,
             color=style.color,
             elinewidth=0.9,
         )

@@ -106,7 +106,8 @@ def _plane(panel: Axes, data: Mapping[str, Any]) -> None:
         panel.plot(
             real(item["mean"]),
             real(item["var"]),
-            look_of_random.marker,
+            linestyle="none",
+            marker=look_of_random.marker,
             color=look_of_random.color,
             alpha=0.35,
             markersize=3.2,
@@ -157,6 +158,8 @@ def draw_lorenz(data: Mapping[str, Any]) -> Figure:
         figure.legend(*whole.get_legend_handles_labels(), loc="outside right center", title="order (Gini)")
         n = max(item["n"] for item in data["curves"])
         text = f"Block 0 ({data['length']} steps), mean of up to {n} curves per order; dashed: uniform."
+        if data["n_other_lengths"]:
+            text += f"\nLeft out: {data['n_other_lengths']} blocks of other lengths."
         footnote(figure, text)
     return figure
 
@@ -239,11 +242,7 @@ def draw_coherence(data: Mapping[str, Any]) -> Figure:
         shape = {"width_ratios": [1.5, 1, 0.8]} if wide else {}
         count = len(data["gaps"])
         figure, panels = new_figure(
-            1,
-            3 if wide else 1,
-            height=max(2.5, 0.8 + 0.24 * count),
-            width=6.8 if wide else 3.8,
-            gridspec_kw=shape,
+            1, 3 if wide else 1, height=max(2.5, 0.8 + 0.24 * count), gridspec_kw=shape
         )
         floor = real(data["noise_floor"])
         _draw_gaps(panels[0], data, floor)

@@ -146,7 +146,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
         bands = [maps[first : first + columns] for first in range(0, len(maps), columns)]
         rows = len(kinds) * len(bands)
         figure, panels = new_figure(
-            rows, columns, height=0.85 + 1.55 * rows + 0.3 * (len(bands) - 1), sharex=True, sharey=True
+            rows, columns, height=1.05 + 1.55 * rows + 0.3 * (len(bands) - 1), sharex=True, sharey=True
         )
         lines = [panels[row * columns : (row + 1) * columns] for row in range(rows)]
         for place, band in enumerate(bands):
@@ -159,6 +159,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
                 panel.set_xlabel("place in the block")
                 panel.tick_params(labelbottom=True)
         footnote(figure, _note(data))
+        figure.draw_without_rendering()  # the layout of square panels settles in the second round
     return figure
 
 

@@ -142,7 +142,7 @@ def _greedy_mark(panel: Axes, x: float, y: float, style: OrderStyle, *, hollow: 
     }
     if hollow:
         look_of_mark |= {"markerfacecolor": "white", "markeredgecolor": style.color}
-    panel.plot(x, y, style.marker, color=style.color, **look_of_mark)
+    panel.plot(x, y, linestyle="none", marker=style.marker, color=style.color, **look_of_mark)
 
 
 def _band(panel: Axes, data: Mapping[str, Any], *, label_it: bool) -> None:

@@ -224,7 +224,9 @@ class _Network:
         ids_NL = ids_NL.to(self.device)
         try:
             found = self.network(ids_NL) if self._forward is None else self._forward(self.network, ids_NL)
-        except IndexError as error:  # an embedding without such a row
+        except (IndexError, RuntimeError) as error:  # an embedding without such a row, or too few positions
+            if is_out_of_memory(error):
+                raise
             raise UserInputError(
                 f"the network fails on {ids_NL.shape[1]} token ids up to {int(ids_NL.max())} ({error}): "
                 "check mask_id, pass vocab_size=N if it reads N ids only, or a smaller block_size if it "

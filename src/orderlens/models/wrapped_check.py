@@ -55,7 +55,7 @@ def check_network(network: Callable[[Tensor], Tensor], declared: Declared, block
     try:
         _Probe(network, declared, block_size, LENGTH).run()
     except UserInputError as error:
-        if not isinstance(error.__cause__, IndexError) or block_size >= SHORT:
+        if not isinstance(error.__cause__, (IndexError, RuntimeError)) or block_size >= SHORT:
             raise
         _Probe(network, declared, block_size, SHORT).run()
 

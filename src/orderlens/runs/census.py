@@ -212,7 +212,7 @@ def _cost(model: Model, spans: Sequence[Span]) -> str:
         seconds = (time.perf_counter() - begin) / min(PROBED, spans[0].n_states)
     largest = max(span.size for span in spans)
     return (
-        f"{counted(len(spans), 'span')} of up to {largest} positions have {states:,} states: "
+        f"{counted(len(spans), 'span')} of up to {largest} positions: {states:,} states, "
         f"{stored / 1e6:,.0f} MB stored, {held / 1e6:,.0f} MB of memory per span, about "
         f"{states * seconds / 60:,.1f} minutes here"
     )

@@ -15,6 +15,7 @@ from orderlens.registry import refuse_unknown
 from orderlens.rules import parse_policy
 from orderlens.runs.options import ModelLike, check_anchor
 from orderlens.runs.request import Opt, check
+from orderlens.runs.tables import text_of
 from orderlens.store.frame import Frame
 from orderlens.texts.samples import EncodedSample, as_samples, encode_samples
 
@@ -73,7 +74,7 @@ def likelihood(
 
 
 def _row(model: Model, sample: EncodedSample, method: str, found: LogLikelihood) -> dict[str, object]:
-    n_bytes = len(model.tokenizer.decode(sample.target.tolist()).encode())
+    n_bytes = len((text_of(model, sample.target.tolist()) or "").encode())
     return {
         "sample_id": sample.id,
         "method": method,

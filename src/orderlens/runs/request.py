@@ -297,7 +297,10 @@ def _plain(annotation: Any) -> Any:
 
 
 def described(kind: type, work: Callable[..., Any] | None = None) -> str:
-    """Return the docstring of a verb: that of the request, a line per option, and the result of ``work``."""
+    """Return the docstring of a verb: that of the request, a line per option, and the result of ``work``.
+
+    An option that a help text mentions appears as its argument: ``--limit-states`` is `limit_states`.
+    """
     about = inspect.getdoc(kind) or ""
     help_of = {
         item.name: get_args(item.type)[1] for item in fields(kind) if get_origin(item.type) is Annotated
@@ -306,4 +309,5 @@ def described(kind: type, work: Callable[..., Any] | None = None) -> str:
     lines = [f"    {name}: {getattr(help_of[name], 'help', help_of[name])}" for name in names]
     returns = inspect.getdoc(work) if work is not None else None
     end = f"\n\nReturns:\n    {returns}" if returns else ""
-    return f"{about}\n\nArgs:\n" + "\n".join(lines) + end
+    arguments = re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", "\n".join(lines))
+    return f"{about}\n\nArgs:\n{arguments}{end}"

@@ -135,7 +135,7 @@ def scored_outputs(model: Model, labels: TraceLabels) -> pa.Table:
     rows = []
     for sample, shared in zip(labels.samples, _sample_columns(model, labels), strict=True):
         tokens = sample.target.tolist()
-        text = {"token_ids": tokens, "text": storable(model.tokenizer.decode(tokens))}
+        text = {"token_ids": tokens, "text": text_of(model, tokens)}
         text |= {"n_requested": len(tokens), "finish_reason": None}
         rows += [shared | _policy_key(order) | text for order in labels.orders]
     return pa.Table.from_pylist(rows, schema=table_schema("outputs"))
@@ -152,7 +152,7 @@ def generated_outputs(model: Model, labels: TraceLabels, chains: Sequence[Chain]
         tokens = chain.tokens[canvas.prompt_length : min(canvas.requested_end, chain.stop)].tolist()
         text_end = next((i for i, token in enumerate(tokens) if token in model.eos_ids), len(tokens))
         row = shared[chain.sample] | _policy_key(labels.orders[chain.order])
-        row |= {"token_ids": tokens, "text": storable(model.tokenizer.decode(tokens[:text_end]))}
+        row |= {"token_ids": tokens, "text": text_of(model, tokens[:text_end])}
         row |= {"n_requested": canvas.n_requested, "finish_reason": chain.finish_reason}
         rows.append(row | {"n_passes": chain.n_passes})
     return pa.Table.from_pylist(rows, schema=table_schema("outputs"))
@@ -190,6 +190,12 @@ def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def storable(text: str | None) -> str | None:
     """Return ``text`` without lone surrogates, which UTF-8 cannot encode."""
     return None if text is None else text.encode("utf-8", "replace").decode()
+
+
+def text_of(model: Model, ids: Sequence[int]) -> str | None:
+    """Return the text of ``ids``; None for a model without a tokenizer, whose ids have no bytes to count."""
+    known = getattr(model.tokenizer, "has_text", True)
+    return storable(model.tokenizer.decode(ids)) if known else None
 
 
 def float_type(model: Model) -> pa.DataType:

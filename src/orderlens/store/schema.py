@@ -141,7 +141,7 @@ _OUTPUTS = [
     _field("prompt_ids", pa.list_(pa.int32()), "the prompt's tokens"),
     _field("token_ids", pa.list_(pa.int32()), "target or generated tokens in text order"),
     _field("n_requested", pa.int32(), "number of requested positions"),
-    _field("text", pa.string(), "decoded text, cut at the first EOS"),
+    _field("text", pa.string(), "decoded text, cut at the first EOS; null for a model without a tokenizer"),
     _field("finish_reason", pa.string(), "eos or length; null when scoring"),
     _field("prompt_text", pa.string(), "the prompt as text"),
     _field("suffix_text", pa.string(), "given text after the target; null without a suffix"),

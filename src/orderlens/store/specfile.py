@@ -274,12 +274,17 @@ def expected_units(folder: Folder) -> set[str] | None:
 
 
 def spec_diff(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return one line per field that differs between two specs, the most informative first."""
+    """Return one line per field that differs between two specs, the most informative first.
+
+    Of two parts with different names (two models) only the names are listed.
+    """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         lines = []
         for name in sorted({*old, *new}, key=_by_importance):
             inner = f"{path}.{name}" if path else str(name)
             lines += spec_diff(old.get(name, _ABSENT), new.get(name, _ABSENT), inner)
+            if name == "name" and lines:
+                break
         return lines
     same = _ABSENT not in (old, new) and canonical(old) == canonical(new)
     return [] if same else [f"{path or 'spec'}: the run has {_shown(old)}, requested {_shown(new)}"]

@@ -155,7 +155,7 @@ def score_externally(plan: Plan, runs: Path, device: str | None, show: Show) -> 
     if evaluator is None:
         return why
     run = open_run([runs / part.folder for stage in plan.generating for part in plan.parts_of(stage)])
-    with show("scoring the texts externally") as bar:
+    with show("scoring externally (texts)") as bar:
         score_texts(run, evaluator, external_folder(runs, plan.evaluator), bar)
     return None
 
@@ -174,7 +174,7 @@ class PartRunner(Generic[PlanT]):
         """Compute the missing units of one part."""
         if not part.orders:
             raise RunError(f"no policy can generate: all of them need the target; leave out {part.stage}")
-        with show(part.label) as bar:
+        with show(f"{part.label} (tokens)" if part.tokens else part.label) as bar:
             options = self._options(part, bar)
             run_job(self._job(part, options), options)
 

@@ -93,6 +93,11 @@ def test_nothing_unsafe_is_drawn(run) -> None:
     assert page.count("<rect") == 18
 
 
+def test_an_id_with_line_ends_stays_on_its_line() -> None:
+    run = make_run([make_trace("a\nq by step\t1", "forced-ar", LOGQ)])
+    assert repr(run.sample("a\nq by step\t1").show()).splitlines()[0] == r"sample a\nq by step\t1"
+
+
 def test_reprs_are_short(run) -> None:
     assert repr(run.sample("a").trace("drawn")).startswith("TraceView('drawn")
     assert len(repr(run.sample("a"))) < 300

@@ -95,8 +95,8 @@ def test_stages_in_two_bare_processes_fill_one_folder(decoded, tmp_path):
 
 def test_a_log_gets_lines_and_the_next_step(decoded):
     _, logs = decoded
-    assert "scoring fixed targets: 2,880 to do" in logs[0][1]
-    assert "scoring fixed targets: 2,880 done in" in logs[0][1]
+    assert "scoring fixed targets (tokens): 2,880 to do" in logs[0][1]
+    assert "scoring fixed targets (tokens): 2,880 done in" in logs[0][1]
     assert "sweep: " in logs[1][0]
     assert "--stages results" in logs[1][0]
 

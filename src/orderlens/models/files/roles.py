@@ -31,6 +31,8 @@ class TokenRoles:
 class IdsOnlyTokenizer:
     """Replaces the tokenizer of a checkpoint that has none: token ids work, text is refused."""
 
+    has_text = False
+
     def encode(self, text: str) -> list[int]:
         raise UserInputError(
             f"this checkpoint has no tokenizer.json, so the text '{text[:40]}' cannot be encoded; give token "

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from orderlens.common.plaintext import printable
+from orderlens.common.plaintext import one_line, printable
 from orderlens.common.templating import fill
 from orderlens.errors import counted
 from orderlens.show.views.replay import Cell, canvas, first_divergence
@@ -97,7 +97,7 @@ def sketch(sample: Drawable, traces: Sequence[TraceView], width: int = WIDTH) ->
         traces: which of its traces.
         width: characters of a line.
     """
-    lines = [f"sample {printable(sample.sample_id)}"]
+    lines = [f"sample {one_line(printable(sample.sample_id))}"]
     if sample.prompt is not None:
         lines.append(f"prompt: {_cut(' '.join(printable(sample.prompt).split()), width - 8)}")
     lines += ["", *_grid(sample, traces, width)]
