@@ -299,6 +299,8 @@ class CensusRequest(Computing):
             raise BadValueError(
                 several[0], given[several[0]], "does not apply: --generate starts after the prompt"
             )
+        if self.generate and self.orders not in ((), COUNTED):
+            raise BadValueError("orders", self.orders, "does not apply: --generate follows all orders")
         if len(several) > 1:
             raise BadValueError(several[1], given[several[1]], f"places the span; leave out --{several[0]}")
 

@@ -39,7 +39,7 @@ from orderlens.runs.options import (
     Split,
     orders_option,
 )
-from orderlens.runs.request import Opt, Request
+from orderlens.runs.request import BadValueError, Opt, Request
 
 if TYPE_CHECKING:
     from orderlens.models.protocol import Model
@@ -283,6 +283,11 @@ class CensusCommand(CensusRequest, Targets, Output):
 
     samples: Any = ()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.task is not None and self.data is not None:
+            raise BadValueError("data", self.data, "does not apply: --task provides the prompts")
+
 
 @takes(CensusCommand, CensusRequest)
 def census(request: CensusCommand) -> None:
@@ -299,7 +304,7 @@ def census(request: CensusCommand) -> None:
         keeping(lambda: kept_in(str(request.out))),
         progress_bar(what, None, quiet=request.json, shorter="--limit, --span") as bar,
     ):
-        ready = replace(request, model=model, orders=policies, progress=bar)
+        ready = replace(request, model=model, orders=() if request.generate else policies, progress=bar)
         if data is not None:
             ready = replace(ready, samples=data.samples, data_record=data.record())
         found = run_census(ready)

@@ -103,7 +103,7 @@ def reachable_texts(
 
 
 class _Search:
-    """Evaluates the states of one prompt; keeps one session with the text before its block."""
+    """Evaluates the states of one prompt, level by level."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ def texts_job(
     """
     if not 1 <= span <= LARGEST_SPAN:
         raise BadValueError("span", span, f"must be from 1 to {LARGEST_SPAN}")
-    loaded = options.load(model)
+    loaded, length = options.load(model), span
     extras: list[dict[str, Any]] = []
     if task is None:
         given = in_chat(loaded, prompts) if chat else prompts
@@ -68,8 +68,11 @@ def texts_job(
         extras = [{} for _ in samples]
     else:
         chosen = choose_tasks([task], limit=limit)
+        length = chosen[0].task.max_new_tokens
+        if span > length:
+            raise BadValueError("span", span, f"must be at most {length}, the answer length of '{task}'")
         written = write_prompts(
-            loaded, chosen, GenerationSettings(chosen[0].task.max_new_tokens, 0.0), chat=chat
+            loaded, chosen, GenerationSettings(length, 0.0, anchor=options.anchor), chat=chat
         )
         samples = written.samples
         extras = [{"document": dict(written.items[str(s.task), s.id].doc)} for s in samples]
@@ -82,7 +85,7 @@ def texts_job(
         samples,
         options,
         unit_size=1,
-        max_new_tokens=span,
+        max_new_tokens=length,
         span=span,
         limit_states=limit_states,
         chat=chat or None,
@@ -111,7 +114,8 @@ def texts_unit(spec: RunSpec, unit: Unit, model: Model, context: ComputeContext)
     rows: list[dict[str, Any]] = []
     for sample, canvas, extra in zip(unit.samples, canvases(spec, unit), unit.extras, strict=True):
         size = int(extra["size"])
-        found = reachable_texts(model, sample, canvas, size, spec.limit_states or STATES_AT_ONCE)
+        most = spec.limit_states or STATES_AT_ONCE
+        found = reachable_texts(model, sample, canvas, size, most, limit=context.limit)
         key = {"sample_id": sample.id, "task": sample.task, "size": size}
         key |= {"n_states": found.n_states, "finished": found.is_finished}
         graded = _graded(spec, model, sample, found.texts, extra.get("document"))
@@ -149,35 +153,36 @@ def _graded(
     if document is None or not texts:
         return [{} for _ in texts]
     task = get_task(str(sample.task))
-    begun = [_content(model, text) for text in texts]
-    ended = [text.tokens[-1] in model.eos_ids for text in texts]
-    left = max(task.max_new_tokens - (spec.span or 0), 1)
-    open_ones = [
-        EncodedSample(str(place), np.concatenate([sample.prompt, np.asarray(tokens, np.int64)]))
-        for place, tokens in enumerate(begun)
-        if not ended[place]
-    ]
-    tails = _continued(spec, model, open_ones, left)
+    whole = _continued(spec, model, sample, [text.tokens for text in texts])
     out = []
-    for place, tokens in enumerate(begun):
-        response = model.tokenizer.decode([*tokens, *tails.get(place, [])])
+    for text, tokens in zip(texts, whole, strict=True):
+        response = model.tokenizer.decode(_content(model, text) if tokens is None else tokens)
         verdict = grade(task, document, response_of(task, {"text": response}))
         out.append({"response": storable(response), "correct": verdict.correct})
     return out
 
 
 def _continued(
-    spec: RunSpec, model: Model, samples: Sequence[EncodedSample], length: int
-) -> dict[int, list[int]]:
-    """Return what follows each beginning, decoded left to right up to EOS."""
-    if not samples:
-        return {}
-    settings = GenerationSettings(length, 0.0, 0, True, spec.anchor)
-    generation = generate_batch(model, samples, parse_policies("forced-ar"), settings)
-    found: dict[int, list[int]] = {}
-    for chain in generation.chains:
+    spec: RunSpec, model: Model, sample: EncodedSample, beginnings: Sequence[Sequence[int]]
+) -> list[list[int] | None]:
+    """Return each beginning decoded left to right up to EOS; None for one that ends with EOS.
+
+    The beginnings are given tokens of the search's canvas, so that both see the same blocks and masks.
+    """
+    assert spec.max_new_tokens is not None
+    found: list[list[int] | None] = [None] * len(beginnings)
+    open_ones = []
+    for place, tokens in enumerate(beginnings):
+        if tokens[-1] not in model.eos_ids:
+            template = np.full(spec.max_new_tokens, model.mask_id)
+            template[: len(tokens)] = tokens
+            open_ones.append(replace(sample, id=str(place), template=template))
+    if not open_ones:
+        return found
+    settings = GenerationSettings(spec.max_new_tokens, 0.0, 0, True, spec.anchor)
+    for chain in generate_batch(model, open_ones, parse_policies("forced-ar"), settings).chains:
         low, high = chain.canvas.prompt_length, min(chain.canvas.requested_end, chain.stop)
         tokens = chain.tokens[low:high].tolist()
         end = next((i for i, token in enumerate(tokens) if token in model.eos_ids), len(tokens))
-        found[int(samples[chain.sample].id)] = tokens[:end]
+        found[int(open_ones[chain.sample].id)] = tokens[:end]
     return found
