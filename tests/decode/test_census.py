@@ -230,6 +230,17 @@ def test_a_token_of_probability_zero_is_named() -> None:
         census_batch(model, spans_of(model, [sample], (0, 3)), [])
 
 
+def test_a_token_that_a_wrapped_network_excludes_is_named() -> None:
+    torch = pytest.importorskip("torch")
+    model = ol.wrap(lambda ids: torch.zeros(*ids.shape, 9), mask_id=8, excluded=[7], check=False)
+    for verb in (
+        lambda given: ol.census(model, given, span=3),
+        lambda given: ol.score(model, given, "forced-ar"),
+    ):
+        with pytest.raises(ModelOutputError, match="position 2 probability zero"):
+            verb([ol.Sample("t", [1], [2, 7, 3])])
+
+
 def test_policies_that_revise_are_refused() -> None:
     model = model_of("block-causal")
     with pytest.raises(UserInputError, match="a fixed text has no path"):

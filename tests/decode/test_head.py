@@ -162,6 +162,14 @@ def test_torch_head_excludes_mask_and_padding():
 
 
 @pytest.mark.needs_torch
+def test_torch_head_gives_a_target_that_cannot_be_revealed_probability_zero():
+    torch = pytest.importorskip("torch")
+    rows = HiddenRows(torch.zeros(3, 4), torch.eye(4), excluded=(0,), valid_vocab=3)
+    found = target_stats(rows, (), np.array([0, 1, 3]))  # excluded, ordinary, padding
+    np.testing.assert_allclose(found.target_logprob, [-np.inf, -np.log(2), -np.inf], atol=1e-6)
+
+
+@pytest.mark.needs_torch
 def test_torch_head_does_not_depend_on_the_chunk(monkeypatch):
     pytest.importorskip("torch")
     from orderlens.decode import head_torch

@@ -70,12 +70,18 @@ def start_reduction(
     targets_R: IntArray | None = None,
     draw_inputs: DrawInputs | None = None,
 ) -> PendingDeviceStats:
-    """Start reducing the rows; the result waits for the numbers to arrive on the host."""
+    """Start reducing the rows; the result waits for the numbers to arrive on the host.
+
+    A target that is excluded, or padding of the vocabulary, has log-probability −inf.
+    """
     device, eos = rows.hidden_RD.device, sorted(eos_ids)
-    targets = None if targets_R is None else to_device(targets_R, device)
+    targets, impossible_R = None, None
+    if targets_R is not None:
+        impossible_R = (targets_R >= rows.valid_vocab) | np.isin(targets_R, rows.excluded)
+        targets = to_device(np.where(impossible_R, 0, targets_R), device)
     draw = None if draw_inputs is None else _draw_on(device, draw_inputs)
     found = _head(rows, draw).reduce(rows, eos, targets, draw)
-    return PendingDeviceStats(found, start_copy_to_host(*found), targets_R is not None)
+    return PendingDeviceStats(found, start_copy_to_host(*found), impossible_R)
 
 
 def _draw_on(device: torch.device, given: DrawInputs) -> Draw:
@@ -92,26 +98,28 @@ class PendingDeviceStats:
     Attributes:
         found: the head's tensors, as ``Head`` describes them.
         arrive: waits for the copy.
-        has_target: whether the last column is the target's log-probability.
+        impossible_R: whether each target has probability zero; None without targets, whose log-probability is
+            the last column.
     """
 
     found: tuple[Tensor, ...]
     arrive: Callable[[], Sequence[NDArray[Any]]]
-    has_target: bool
+    impossible_R: NDArray[np.bool_] | None
 
     def __call__(self) -> RowStats:
         """Wait for the copy and return the statistics."""
-        return _unpacked(self.arrive(), self.has_target)
+        return _unpacked(self.arrive(), self.impossible_R)
 
 
-def _unpacked(found: Sequence[NDArray[Any]], has_target: bool) -> RowStats:
+def _unpacked(found: Sequence[NDArray[Any]], impossible_R: NDArray[np.bool_] | None) -> RowStats:
     token_R, values_RC = found[0].astype(np.int64), found[1].astype(np.float64)
     require_finite_rows(~np.isfinite(values_RC[:, 0]))
     stats = PositionStats(token_R, values_RC[:, 1], values_RC[:, 2], values_RC[:, 3], values_RC[:, 4])
     draws = None
     if len(found) > 2:
         draws = DrawStats(stats, found[2].astype(np.int64), found[3][:, 0], found[3][:, 1])
-    return RowStats(stats, values_RC[:, 5] if has_target else None, draws)
+    target_R = None if impossible_R is None else np.where(impossible_R, -np.inf, values_RC[:, 5])
+    return RowStats(stats, target_R, draws)
 
 
 def _head(rows: HiddenRows, draw: Draw | None = None) -> Head:
