@@ -10,7 +10,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.decode.batches import BatchLimit
-from orderlens.decode.census import Span, census_batch
+from orderlens.decode.census import Span, census_batch, evaluate_spans
 from orderlens.decode.measure import Replay
 from orderlens.decode.score import score_batch
 from orderlens.decode.target_states import plan_canvases
@@ -172,6 +172,16 @@ def test_a_batch_of_states_that_does_not_fit_is_halved_and_nothing_changes() -> 
     assert limit.sequences is not None
     assert limit.sequences <= 40
     assert max(small.seen) == 254
+
+
+def test_only_the_first_states_of_a_span_are_evaluated_on_request() -> None:
+    """Timing a few states of a large span must not cost the memory of all."""
+    model, done = model_of("block-causal"), list[int]()
+    span = spans_of(model, [encoded("one", 8, 8)], (0, 8))[0]
+    few = evaluate_spans(model, [span], BatchLimit(64), done.append, n_states=3)
+    whole = evaluate_spans(model, [span], BatchLimit(64))
+    assert sum(done) == 3
+    np.testing.assert_array_equal(few.target_logprob, whole.target_logprob[: 8 + 7 + 7])
 
 
 @pytest.mark.parametrize("start", [0, 13])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import orderlens as ol
 from orderlens.cli.main import main
 from orderlens.errors import OrderLensError
+from orderlens.testing import write_small
 
 MODEL = "hmm:incoherence=0.5"
 PROMPTS = [ol.Sample(f"p{i}", "the cat sat on the mat again and "[i:]) for i in range(3)]
@@ -46,14 +48,36 @@ def test_texts_of_a_task_are_graded(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert all(row.response.startswith(row.text) for row in frame.itertuples())
 
 
+@pytest.mark.parametrize("attention", ["block-causal", "full"])
+@pytest.mark.parametrize("anchor", ["zero", "prompt"])
+def test_the_answer_that_evaluate_decodes_left_to_right_is_among_those_of_all_orders(
+    attention: str, anchor: str, tmp_path: Path
+) -> None:
+    """Also where a block ends early: the shorter beginning is continued to the same length."""
+    write_small(tmp_path, max_positions=1024, attention=attention)
+    given: dict[str, Any] = {"limit": 3, "anchor": anchor, "batch_size": 3}
+    census = ol.census(str(tmp_path), [], generate=True, task="arith", span=5, allow_short=True, **given)
+    run = ol.evaluate(str(tmp_path), tasks=["arith"], orders=["forced-ar"], **given)
+    found = census.texts().to_pandas().groupby("sample_id")["response"].agg(set)
+    for row in run.table("outputs").to_arrow().to_pylist():
+        assert row["text"] in found[row["sample_id"]]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"task": "choice"}, "provides prompts to generate from"),
         ({"generate": True, "span": 40}, "must be from 1 to 20"),
+        ({"generate": True, "orders": "max-prob"}, "--generate follows all orders"),
         ({"generate": True, "span": 20, "block_size": 16}, "free positions, not 20"),
     ],
 )
 def test_what_it_cannot_do_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(OrderLensError, match=message):
         ol.census(MODEL, PROMPTS, **options)
+
+
+def test_a_task_has_its_own_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["census", "--generate", "--task", "choice", "--model", "hmm", "--out", str(tmp_path / "run")]
+    assert main([*words, "--data", "passages"]) == 2
+    assert "--data 'passages' does not apply" in capsys.readouterr().err

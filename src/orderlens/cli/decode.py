@@ -315,7 +315,7 @@ def census(request: CensusCommand) -> None:
         keeping(lambda: kept_in(str(request.out))),
         progress_bar(what, None, quiet=request.json, shorter="--limit, --span") as bar,
     ):
-        ready = replace(request, model=model, orders=policies, progress=bar)
+        ready = replace(request, model=model, orders=() if request.generate else policies, progress=bar)
         if data is not None:
             ready = replace(ready, samples=data.samples, data_record=data.record())
         found = run_census(ready)

@@ -231,11 +231,11 @@ def evaluate_spans(
         spans: spans of one size (and one canvas length under full attention).
         limit: maximum number of states per batch.
         on_states: receives the number of newly evaluated states.
-        n_states: only the first states; the others are left empty.
+        n_states: maximum number of states, the first ones; all by default.
     """
     each = spans[0].n_states
     n_masked = _masked(spans[0].size).sum(axis=1)[:-1]
-    row_ends = np.cumsum(np.tile(n_masked, len(spans)))
+    row_ends = np.cumsum(np.tile(n_masked, len(spans))[:n_states])
     numbers = [np.full(row_ends[-1], np.nan) for _ in range(6)]
     positions = PositionStats(np.zeros(row_ends[-1], np.int64), *numbers[:4])
     found = TargetStats(positions, *numbers[4:])
@@ -256,8 +256,9 @@ def evaluate_spans(
         if on_states is not None:
             on_states(len(members))
 
-    numbered = range(min(each * len(spans), n_states or each * len(spans)))
-    run_in_batches(limit, model, numbered, work, lambda number: f"span '{spans[number // each].id}'")
+    run_in_batches(
+        limit, model, range(len(row_ends)), work, lambda number: f"span '{spans[number // each].id}'"
+    )
     return found
 
 

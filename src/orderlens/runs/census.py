@@ -35,8 +35,12 @@ LARGEST_UNASKED = 12
 """Positions of a span (4,095 states) up to which a census starts without being confirmed."""
 UNIT_STATES = 1 << 16
 """States per work unit on a GPU: some seconds."""
-PROBED = 64
-"""States that are timed to estimate how long a large census takes."""
+PROBED = (64, 256, 1024)
+"""States that are timed, one number after another, to estimate how long a large census takes."""
+PROBE_S = 0.5
+"""Seconds of a probe after which no larger one is needed."""
+HELD = 80
+"""Bytes of memory per position and state at the peak: statistics while evaluating, subsets afterwards."""
 _log = logging.getLogger(__name__)
 
 
@@ -204,15 +208,24 @@ def _cost(model: Model, spans: Sequence[Span]) -> str:
     states = sum(span.n_states for span in spans)
     each = 8 if model.precision == "float64" else 4
     stored = sum(span.size << span.size for span in spans) * each
-    held = max(span.size << span.size for span in spans) * 56  # seven statistics per position, the table
-    seconds = 0.0
-    for _ in range(2):  # the first evaluation also warms up
-        begin = time.perf_counter()
-        evaluate_spans(model, spans[:1], BatchLimit(STATES_AT_ONCE), n_states=PROBED)
-        seconds = (time.perf_counter() - begin) / min(PROBED, spans[0].n_states)
+    held = max(span.size << span.size for span in spans) * HELD
+    minutes = states * _seconds_each(model, spans[0]) / 60
     largest = max(span.size for span in spans)
     return (
         f"{counted(len(spans), 'span')} of up to {largest} positions: {states:,} states, "
-        f"{stored / 1e6:,.0f} MB stored, {held / 1e6:,.0f} MB of memory per span, about "
-        f"{states * seconds / 60:,.1f} minutes here"
+        f"{stored / 1e6:,.1f} MB stored, {held / 1e6:,.0f} MB of memory per span, about "
+        f"{max(minutes, 0.1):,.1f} minutes here"
     )
+
+
+def _seconds_each(model: Model, span: Span) -> float:
+    """Return the time of one state: more and more states are timed until that takes long enough."""
+    evaluate_spans(model, [span], BatchLimit(STATES_AT_ONCE), n_states=PROBED[0])  # warms up
+    each = 0.0
+    for count in PROBED:
+        begin = time.perf_counter()
+        evaluate_spans(model, [span], BatchLimit(STATES_AT_ONCE), n_states=count)
+        each = (time.perf_counter() - begin) / count
+        if each * count > PROBE_S:
+            break
+    return each
