@@ -163,7 +163,12 @@ def _folded(text: str, width: int | None, indent: str) -> list[str]:
     if width is None:
         return [indent + text]
     return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     ) or [indent]
 
 

@@ -75,13 +75,12 @@ def _plane_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
     about = (
         "Var about others: mean squared deviation of log q from the mean over tokens of the other sequences."
     )
-    notes = [
-        about,
-        (
+    notes = [about]
+    if any(row["kind"] == "target-aware" for row in rows):
+        notes.append(
             "For target-aware orders the mean of log q is not a likelihood: the implied probabilities can "
             "sum to more than 1."
-        ),
-    ]
+        )
     if len(known) > 2:
         rho = rank_correlation(tied_ranks([p[1] for p in known]), [p[2] for p in known])
         shown = (
