@@ -270,7 +270,7 @@ class CensusRequest(Computing):
         str | None, Opt("With --generate: the task whose items are the prompts and whose grader is used.")
     ] = None
     limit: Limit = None
-    limit_states: Annotated[
+    max_states: Annotated[
         int, Opt("With --generate: maximum number of states per prompt.", least=1, stored=True)
     ] = 20_000
     chat: Chat = False
@@ -337,7 +337,7 @@ def _census_of_texts(request: CensusRequest) -> "Census":
         as_samples(request.samples, "prompts"),
         _recorded(request, request.samples),
         span=request.span,
-        limit_states=request.limit_states,
+        max_states=request.max_states,
         task=request.task,
         limit=request.limit,
         allow_short=request.allow_short,

@@ -30,7 +30,7 @@ def test_shares_of_a_prompt_sum_to_one_and_the_run_reads_again(tmp_path: Path) -
 
 
 def test_a_search_past_its_limit_is_not_finished() -> None:
-    census = ol.census(MODEL, PROMPTS[:1], span=5, generate=True, anchor="prompt", limit_states=3)
+    census = ol.census(MODEL, PROMPTS[:1], span=5, generate=True, anchor="prompt", max_states=3)
     (row,) = census.texts().to_arrow().to_pylist()
     assert row["finished"] is False
     assert row["text"] is None

@@ -204,7 +204,7 @@ def show_texts_census(census: Census, *, out: str, as_json: bool) -> None:
         stdout.print(policy_table(("policy", "prompts", "correct"), shown, stdout.width))
     stdout.print(f"{finished} of {prompts} prompts finished; {each:.2f} texts per prompt")
     if finished < prompts:
-        stdout.print("not finished: the others have more states than --limit-states; their texts are unknown")
+        stdout.print("not finished: the others have more states than --max-states; their texts are unknown")
     stdout.print(f"run: {out}")
 
 

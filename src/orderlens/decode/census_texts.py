@@ -76,7 +76,7 @@ def reachable_texts(
     sample: EncodedSample,
     canvas: Canvas,
     size: int,
-    limit_states: int,
+    max_states: int,
     on_states: Callable[[int], None] | None = None,
     limit: BatchLimit | None = None,
 ) -> ReachedTexts:
@@ -87,7 +87,7 @@ def reachable_texts(
         sample: the prompt (and suffix).
         canvas: where it lies; ``size`` positions are requested.
         size: free positions, inside one block.
-        limit_states: maximum number of distinct states.
+        max_states: maximum number of distinct states.
         on_states: receives the number of newly evaluated states.
         limit: maximum number of states per batch; reduced when memory runs out.
     """
@@ -95,7 +95,7 @@ def reachable_texts(
     tokens_SB, edges, count = np.full((1, size), -1), list[_Edges](), 0
     for _ in range(size):
         count += len(tokens_SB)
-        if count > limit_states:
+        if count > max_states:
             return ReachedTexts((), count - len(tokens_SB), False)
         tokens_SB, found = search.next_level(tokens_SB)
         edges.append(found)

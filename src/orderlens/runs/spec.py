@@ -55,8 +55,8 @@ class RunSpec:
         spans: number of spans that are spread over each target; None for the one at ``start``.
         start: offset in the target at which the span starts.
         positions: offsets of the span's positions in the target, where these are chosen instead.
-        limit_states: maximum number of states per prompt of a census of generated texts. In other runs,
-            maximum number of masked positions per trace in the table ``states``; None without this table.
+        max_states: maximum number of states per prompt of a census of generated texts.
+        limit_states: maximum number of masked positions per trace in the table ``states``; None without it.
     """
 
     kind: str
@@ -81,6 +81,7 @@ class RunSpec:
     spans: int | None = None
     start: int | None = None
     positions: tuple[int, ...] | None = None
+    max_states: int | None = None
     limit_states: int | None = None
 
     def to_json(self) -> dict[str, Any]:

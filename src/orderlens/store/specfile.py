@@ -23,6 +23,8 @@ from orderlens.store.records import EXTENSIONS, SPEC, canonical, digest_of, read
 from orderlens.store.schema import SCHEMA_VERSION
 
 _SHOWN = 8
+_CUT = ("batch_size:", "unit_orders:")
+"""Beginnings of differences in how the work is cut; a run keeps its cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,11 @@ def _check_same(folder: Folder, found: SpecFile, requested: Mapping[str, Any]) -
         raise CorruptRunError(
             f"{folder.label}/{SPEC} was edited or damaged after the start of the run: its digest does not "
             f"match{shown}; undo the edit, restore it from a copy, or use another folder"
+        )
+    if differences and all(line.startswith(_CUT) for line in differences):
+        raise RunError(
+            f"{folder.label} contains a run with another {differences[0]}; leave out --batch-size to "
+            "continue that run, or use another folder"
         )
     if differences:
         raise RunError(f"{folder.label} contains a run with another spec: {listed}; use another folder")

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+import orderlens as ol
 from orderlens.cli.main import main
 from orderlens.common.plaintext import UNSAFE
 from orderlens.errors import RunError
@@ -41,6 +42,13 @@ def test_numbers_and_bars_stand_under_their_tokens(run) -> None:
     assert grid[0].split()[0] == "·five"
     assert grid[1].split()[:2] == ["max-prob", "2"]
     assert "max-prob: 6 tokens in 6 passes, mean log q" in "\n".join(lines)
+
+
+def test_tokens_past_the_requested_length_are_counted_apart() -> None:
+    generated = ol.generate("hmm", "hello", "forced-ar", max_new_tokens=4, block_size=8, anchor="prompt")
+    (sample_id,) = generated.samples().to_pandas()["sample_id"]
+    text = repr(generated.sample(sample_id).show("forced-ar"))
+    assert "forced-ar: 4 tokens and 4 past the requested length in 8 passes, mean log q" in text
 
 
 def test_the_worst_steps_come_first_and_the_rest_is_left_out(run) -> None:

@@ -74,9 +74,11 @@ def sparkline(trace: TraceView, width: int = WIDTH) -> str:
 
 def summary(trace: TraceView) -> str:
     """Return a trace's numbers in a line."""
-    stats = trace.stats
+    stats, past = trace.stats, int(trace.reveals.is_overflow.sum())
+    tokens = counted(len(trace.reveals) - past, "token")
+    more = f" and {past} past the requested length" if past else ""
     numbers = [
-        f"{counted(len(trace.reveals), 'token')} in {_passes(trace.n_passes)}",
+        f"{tokens}{more} in {_passes(trace.n_passes)}",
         f"mean log q {stats.mean:.3f}",
         f"Var {stats.var:.3f}",
     ]

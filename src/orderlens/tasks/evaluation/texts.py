@@ -39,7 +39,7 @@ def texts_job(
     options: Computing,
     *,
     span: int,
-    limit_states: int,
+    max_states: int,
     task: str | None = None,
     limit: int | None = None,
     allow_short: bool = False,
@@ -52,7 +52,7 @@ def texts_job(
         prompts: the prompts; ignored with a task, which has its own.
         options: how to lay out and cut the work.
         span: free positions.
-        limit_states: maximum number of distinct states per prompt.
+        max_states: maximum number of distinct states per prompt.
         task: benchmark whose items are the prompts, and which grades the texts.
         limit: maximum number of its items.
         allow_short: use fewer positions where a block ends earlier, instead of refusing the prompt.
@@ -87,7 +87,7 @@ def texts_job(
         unit_size=1,
         max_new_tokens=length,
         span=span,
-        limit_states=limit_states,
+        max_states=max_states,
         chat=chat or None,
     )
     for extra, size in zip(extras, _sizes(job, span, allow_short), strict=True):
@@ -114,7 +114,7 @@ def texts_unit(spec: RunSpec, unit: Unit, model: Model, context: ComputeContext)
     rows: list[dict[str, Any]] = []
     for sample, canvas, extra in zip(unit.samples, canvases(spec, unit), unit.extras, strict=True):
         size = int(extra["size"])
-        most = spec.limit_states or STATES_AT_ONCE
+        most = spec.max_states or STATES_AT_ONCE
         found = reachable_texts(model, sample, canvas, size, most, limit=context.limit)
         key = {"sample_id": sample.id, "task": sample.task, "size": size}
         key |= {"n_states": found.n_states, "finished": found.is_finished}
