@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from orderlens.common.grid import block_edges
 from orderlens.common.machine import is_out_of_memory
-from orderlens.errors import UserInputError
+from orderlens.errors import UserInputError, one_line
 from orderlens.models.files.checkpoint import tensors_digest
 from orderlens.models.files.roles import IdsOnlyTokenizer
 from orderlens.models.protocol import (
@@ -210,9 +210,8 @@ class _Network:
     def max_positions(self) -> int:
         """The network's own limit where its config names one."""
         config = getattr(self.network, "config", None)
-        found = getattr(config, "max_position_embeddings", None) or getattr(
-            config, "max_sequence_length", None
-        )
+        names = ("max_position_embeddings", "max_sequence_length")
+        found = next(filter(None, (getattr(config, name, None) for name in names)), None)
         return int(found) if isinstance(found, int) and found > 0 else MAX_POSITIONS
 
     def probe_vocab(self, mask_id: int) -> int:
@@ -228,9 +227,8 @@ class _Network:
             if is_out_of_memory(error):
                 raise
             raise UserInputError(
-                f"the network fails on {ids_NL.shape[1]} token ids up to {int(ids_NL.max())} ({error}): "
-                "check mask_id, pass vocab_size=N if it reads N ids only, or a smaller block_size if it "
-                "takes fewer positions"
+                f"the network fails on {ids_NL.shape[1]} ids up to {int(ids_NL.max())} ({one_line(error)}): "
+                "check mask_id, pass vocab_size=N if it reads N ids only, or a smaller block_size"
             ) from error
         logits = logits_of(found)
         if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != ids_NL.shape:

@@ -372,10 +372,7 @@ class Decoding(Computing):
 
     states: Annotated[
         bool,
-        Opt(
-            "Keep top probability and entropy of every masked position in every pass (table states), and the "
-            "self-certainty of each reveal."
-        ),
+        Opt("Keep top probability and entropy of every masked position per pass, and self-certainty."),
     ] = False
     limit_states: Annotated[
         int,
