@@ -43,7 +43,7 @@ RUNS = {
     "--out runs/sets",
     "census": "orderlens census --model tiny --limit 3 --span 6 --target-tokens 32 "
     "--orders forced-ar,reverse-ar,random,max-prob,top-margin,oracle-max-q --out runs/census",
-    "states": "orderlens score --model hmm --limit 12 --target-tokens 32 --states "
+    "states": "orderlens score --model tiny --limit 12 --target-tokens 32 --states "
     "--orders forced-ar,random,max-prob --out runs/states",
     "sweep": "orderlens sweep --model tiny --limit 4 --max-new-tokens 32 --temperatures 0,0.5,1,1.5 "
     "--orders forced-ar,max-prob,random --out runs/sweep",

@@ -270,9 +270,7 @@ class CensusRequest(Computing):
         str | None, Opt("With --generate: the task whose items are the prompts and whose grader is used.")
     ] = None
     limit: Limit = None
-    max_states: Annotated[
-        int, Opt("With --generate: maximum number of states per prompt.", least=1, stored=True)
-    ] = 20_000
+    max_states: Annotated[int, Opt("With --generate: maximum number of states per prompt.", least=1)] = 20_000
     chat: Chat = False
     yes: Annotated[bool, Opt("Confirm a census of more than 12 positions.")] = False
 

@@ -122,7 +122,7 @@ def test_cells_that_cannot_be_tested_still_come(five):
 
 
 def test_missing_columns_and_nonsense_are_named(five):
-    with pytest.raises(UserInputError, match="lacks the column\\(s\\) var, n"):
+    with pytest.raises(UserInputError, match="lacks the columns var, n"):
         within_cell(five.drop(columns=["var", "n"]))
     with pytest.raises(UserInputError, match="pandas or Arrow"):
         within_cell(object())
@@ -180,8 +180,8 @@ def test_selectors_by_hand():
 def test_selectors_need_a_choice():
     row = selectors(study([("t", "random", i, True, -0.1, 0.1, 9) for i in range(3)]), QUICK).iloc[0]
     assert math.isnan(row.min_v)
-    assert row.why == "1 order(s): nothing to choose from"
-    assert row.why_structured == "0 order(s): nothing to choose from"
+    assert row.why == "1 order: nothing to choose from"
+    assert row.why_structured == "0 orders: nothing to choose from"
 
 
 def test_items_are_keyed_by_row_id():

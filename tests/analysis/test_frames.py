@@ -51,7 +51,7 @@ def test_every_library_gives_the_same_frame(kind):
 @pytest.mark.parametrize(
     ("data", "required", "said"),
     [
-        (pd.DataFrame(ROWS), ["a", "c", "d"], r"lacks the column\(s\) c, d; needed are a, c, d"),
+        (pd.DataFrame(ROWS), ["a", "c", "d"], r"lacks the columns c, d; needed are a, c, d"),
         (3, ["a"], "expected a pandas or Arrow table, got int"),
         (object(), ["a"], "expected a pandas or Arrow table, got object"),
     ],

@@ -122,7 +122,7 @@ def test_candidates_have_a_mean_a_var_and_two_tokens(mean, var, n, usable):
 @pytest.mark.parametrize(
     ("orders", "correct", "why"),
     [
-        (("forced-ar",), True, "1 order(s): nothing to choose from"),
+        (("forced-ar",), True, "1 order: nothing to choose from"),
         (("forced-ar", "max-prob"), None, "no sample with a verdict, a defined Var and at least 2 tokens"),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_run_of_random_orders_has_no_structured_scope():
     )
     row = selectors(frame, NONE).iloc[0]
     assert (row["min_v"], row["max_v"], row["best_fixed_order"]) == (100.0, 0.0, "random:0")
-    assert row["why_structured"] == "0 order(s): nothing to choose from"
+    assert row["why_structured"] == "0 orders: nothing to choose from"
     assert row["n_items_structured"] == 0
 
 

@@ -87,7 +87,7 @@ def test_awkward_samples_are_counted_with_reasons(builders):
     assert within.cell("rho", task="t", order="max-prob").why == "all 2 samples are correct"
     assert within.cell("n_undefined", task="t", order="max-prob") == 2
     chosen = builders.table(run, "selectors").cell("min_v", task="t", scope="all orders")
-    assert chosen.why == "1 order(s): nothing to choose from"
+    assert chosen.why == "1 order: nothing to choose from"
 
 
 def test_an_empty_run_still_gives_tables(builders):

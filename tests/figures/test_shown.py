@@ -381,13 +381,14 @@ def test_the_plane_splits_answers_as_the_table_of_quadrants_does(golden_studies)
         assert row[name].value == pytest.approx(100 * sum(inside) / len(inside))
 
 
-def test_spans_and_lags_are_drawn_and_no_share_of_zero():
+def test_spans_and_lags_are_drawn_and_no_share_near_zero():
     data, figure = drawn("hits")
     recovered, excess, lags = figure.axes
     for name in ("observed", "by_rate", "fitted"):
         for point in data["pooled"]:
-            if point[name]["value"]:
-                assert rounded((point["span"], point[name]["value"])) in marks(recovered)
+            is_marked = rounded((point["span"], point[name]["value"])) in marks(recovered)
+            assert is_marked == (point[name]["value"] >= 1e-6)
+    assert recovered.get_ylim()[0] > 1e-7
     for item in data["orders"]:
         for point in item["lags"]:
             assert rounded((point["lag"], point["correlation"]["value"])) in marks(lags)

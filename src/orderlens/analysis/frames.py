@@ -44,7 +44,7 @@ def as_frame(data: Any, required: Sequence[str] = STUDY_COLUMNS) -> pd.DataFrame
     missing = [name for name in required if name not in frame.columns]
     if missing:
         raise UserInputError(
-            f"the table lacks the column(s) {', '.join(missing)}; needed are {', '.join(required)}"
+            f"the table lacks the columns {', '.join(missing)}; needed are {', '.join(required)}"
         )
     return frame.reset_index(drop=True)
 

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.frames import as_frame, cells, finite_flags, graded_rows, same_kind, side_by_side
+from orderlens.errors import counted
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling, means
 from orderlens.metrics.segments import BoolArray
 from orderlens.rules.cards import is_structured
@@ -102,7 +103,7 @@ def _comparison(task: str, scope: str, rows: pd.DataFrame, resampling: Resamplin
     candidates = graded[is_candidate(graded)]
     why = "no sample with a verdict, a defined Var and at least 2 tokens" if not len(candidates) else None
     if n_orders < 2:
-        why = f"{n_orders} order(s): nothing to choose from"
+        why = f"{counted(n_orders, 'order')}: nothing to choose from"
     if why:
         return Comparison(
             task, scope, dict.fromkeys(SELECTORS, Estimate.undefined(why)), None, 0, n_items, why

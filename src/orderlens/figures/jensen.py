@@ -264,6 +264,8 @@ SHARES = {
     "fitted": ("product of fitted f(q)", "^", "#a33a5b"),
 }
 """Share of whole spans → name, marker and colour."""
+LEAST_SHARE = 1e-6
+"""Smaller shares are not drawn: they would squeeze the others."""
 
 
 def hits_data(study: Study) -> dict[str, Any]:
@@ -297,12 +299,15 @@ def draw_hits(data: Mapping[str, Any]) -> Figure:
         figure, panels = new_figure(1, 3, height=2.9)
         pooled = data["pooled"]
         for name, (label, marker, color) in SHARES.items():
-            positive = [point for point in pooled if centre(point[name]) > 0]
-            _line(panels[0], positive, "span", name, {"marker": marker, "color": color, "label": label})
-        if any(centre(point[name]) > 0 for point in pooled for name in SHARES):
+            shown = [point for point in pooled if centre(point[name]) >= LEAST_SHARE]
+            _line(panels[0], shown, "span", name, {"marker": marker, "color": color, "label": label})
+        values = [centre(point[name]) for point in pooled for name in SHARES]
+        drawn = [value for value in values if value >= LEAST_SHARE]
+        if drawn:
             panels[0].set_yscale("log")
+            panels[0].set_ylim(min(drawn) / 3, 30 * max(drawn))  # bars may end at 0; room for a legend
         panels[0].set_ylabel("share of spans recovered")
-        panels[0].legend()
+        panels[0].legend(loc="upper right")
         styles: dict[str, OrderStyle] = order_styles(item["order"] for item in data["orders"])
         for item in data["orders"]:
             line = styles[item["order"]].line() | {"label": display_name(item["order"])}
@@ -326,8 +331,8 @@ def draw_hits(data: Mapping[str, Any]) -> Figure:
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 5))
         footnote(
             figure,
-            "A hit: the target was the most probable token. (a) all deployable orders; 0 is not drawn. "
-            "(b), (c): 0 if hits are independent given q.\nBars: 95 % intervals over texts.",
+            "A hit: the target was the most probable token. (a) all deployable orders; shares below 10⁻⁶ are "
+            "not drawn.\n(b), (c): 0 if hits are independent given q. Bars: 95 % intervals over texts.",
         )
     return figure
 

@@ -365,10 +365,10 @@ def _check_required(name: str, table: pa.Table, schema: pa.Schema) -> None:
     required = [field.name for field in schema if not field.nullable]
     absent = [item for item in required if item not in table.column_names]
     if absent:
-        raise UserInputError(f"table '{name}' lacks the required column(s) {_listed(absent)}")
+        raise UserInputError(f"table '{name}' lacks the required columns {_listed(absent)}")
     with_nulls = [item for item in required if table[item].null_count]
     if with_nulls:
-        raise UserInputError(f"table '{name}' has nulls in the required column(s) {_listed(with_nulls)}")
+        raise UserInputError(f"table '{name}' has nulls in the required columns {_listed(with_nulls)}")
 
 
 def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
