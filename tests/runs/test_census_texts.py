@@ -63,6 +63,20 @@ def test_the_answer_that_evaluate_decodes_left_to_right_is_among_those_of_all_or
         assert row["text"] in found[row["sample_id"]]
 
 
+@pytest.mark.parametrize(("template", "free"), [("the [[3]]cat[[2]] sat", 3), ("the [[2]] cat", 2)])
+def test_the_given_text_of_a_template_is_visible_and_not_replaced(template: str, free: int) -> None:
+    """Its first hole is followed: the text of the order left to right is that of ``generate``."""
+    given: dict[str, Any] = {"model": MODEL, "samples": [ol.Sample("p", "", template=template)]}
+    with pytest.raises(OrderLensError, match=f"has {free} free positions, not 4; use --span {free}"):
+        ol.census(**given, span=4, generate=True)
+    census = ol.census(**given, span=4, generate=True, allow_short=True)
+    run = ol.generate(MODEL, given["samples"], orders=["forced-ar"])
+    (decoded,) = run.outputs().to_pandas()["text"]
+    frame = census.texts().to_pandas()
+    assert frame["size"].tolist() == [free] * len(frame)
+    assert decoded[:free] in frame["text"].tolist()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
