@@ -25,7 +25,7 @@ def test_a_trace_says_where_it_is_among_all_orders() -> None:
         assert trace.standing.share_below == row["share_worse"]
         assert abs(trace.standing.regret - row["regret"]) < 1e-9
     shown = plain_sample(view)["traces"][0]["standing"]
-    assert set(shown) == {"share_below", "n_orders", "regret"}
+    assert set(shown) == {"share_below", "share_error", "n_orders", "regret"}
     scored = ol.score("hmm", SAMPLES, "forced-ar").sample("t1")
     assert [trace.standing for trace in scored.traces] == [None]
 
