@@ -73,6 +73,8 @@ def _more_per_span(census: Census) -> pd.DataFrame:
     for count in SAMPLED:
         frame[f"range_{count}_each"] = [span.sampled_range(count) / span.size for span in found]
         frame[f"missed_{count}"] = 1 - frame[f"range_{count}_each"] / whole
+        implied = np.array([span.extrapolated_range(count) / span.size for span in found])
+        frame[f"implied_{count}"] = implied / whole
     ranks = zip(found, frame["log_p_least_var"], strict=True)
     frame["least_var_rank"] = [
         float(span.share_below([log_p])[0][0]) if span.varies else np.nan for span, log_p in ranks
@@ -148,6 +150,7 @@ _QUANTITIES = (
     ("sd_each", "sd of log P over random orders (nats/token)"),
     ("gap_each", "mixture of all orders − mean (nats/token)"),
     *((f"range_{count}_each", f"range that {count} random orders show (nats/token)") for count in SAMPLED),
+    *((f"implied_{count}", f"range extrapolated from {count} random orders / range") for count in SAMPLED),
     ("var_least", "least Var over all orders (nats²)"),
     ("var_best", "Var of the likeliest order (nats²)"),
     ("var_greatest", "greatest Var that was found (nats²)"),
@@ -169,7 +172,10 @@ def _span_table(study: Study) -> Table:
         for (_, text), cell in zip(_QUANTITIES, cells, strict=True)
     ]
     sizes = ", ".join(str(size) for size in sorted(frame["size"].unique()))
-    notes = (f"Spans of {sizes} positions; a span of B positions has B! orders.",)
+    notes = (
+        f"Spans of {sizes} positions; a span of B positions has B! orders.",
+        "extrapolated: as if log P of random orders were normal, to as many orders as there are.",
+    )
     return Table("census-spans", "All orders of a span", ("quantity",), _SPANS, tuple(rows), notes)
 
 

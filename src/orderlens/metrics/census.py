@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -183,6 +183,10 @@ class SpanCensus:
         below = np.arange(1, len(self._sums)) / len(self._sums)
         return float(np.diff(self._sums) @ (1 - below**count - (1 - below) ** count))
 
+    def extrapolated_range(self, count: int) -> float:
+        """Return the range of all orders that ``sampled_range(count)`` implies for a normal log P (nats)."""
+        return self.sampled_range(count) * normal_range(self.n_orders) / normal_range(count)
+
     @cached_property
     def _sums(self) -> FloatArray:
         """Log P of all orders of a small span, of ``DRAWN`` random ones of a larger span; sorted."""
@@ -272,6 +276,16 @@ class SpanCensus:
             for j in range(i + 1, self.size):
                 shape = -1, 2, 2 ** (j - i - 1), 2, 2**i
                 yield float(weight @ given[j].reshape(shape)[:, 0, :, 1].ravel())
+
+
+@cache
+def normal_range(count: int) -> float:
+    """Return the expected largest minus smallest of ``count`` standard normal numbers."""
+    from scipy.special import log_ndtr  # imported here: the viewer must work without scipy
+
+    x = np.arange(0.0025, 12, 0.005)
+    within = 1 - np.exp(count * log_ndtr(x)) - np.exp(count * log_ndtr(-x))
+    return float(2 * 0.005 * within.sum())
 
 
 def _checked_size(table: NDArray[np.float64]) -> int:
