@@ -29,7 +29,8 @@ class CensusFrames:
     """A row per span, and a row per span and rule; ``text`` numbers the texts over all runs.
 
     Columns named ``…_each`` are per token. ``of_best`` is the share of the way from the mean of all
-    orders to the best one; it is undefined where log P does not depend on the order.
+    orders to the best one. It, ranks and the Var of the likeliest order are undefined where log P does not
+    depend on the order.
     """
 
     spans: pd.DataFrame
@@ -56,6 +57,7 @@ def census_frames(study: Study) -> CensusFrames:
     named["gain_each"], named["var_excess"] = above / size, named["var"] - named["var_least"]
     room = named["log_p_best"] - named["log_p_mean"]
     named["of_best"] = above / room.where(room > ROUNDING)
+    named["share_worse"] = named["share_worse"].where(room > ROUNDING)
     return CensusFrames(
         joined, named, pd.concat(squares, ignore_index=True).merge(joined[[*keys, "text"]], on=keys)
     )
@@ -69,7 +71,8 @@ def _more_per_span(census: Census) -> pd.DataFrame:
         frame[f"{name}_each"] = frame[f"log_p_{name}"] / frame["size"]
     frame["range_each"] = frame["best_each"] - frame["worst_each"]
     frame["gap_each"] = (frame["log_p_mixture"] - frame["log_p_mean"]) / frame["size"]
-    whole = frame["range_each"].where(np.array([span.varies for span in found]))
+    varies = np.array([span.varies for span in found])
+    whole, frame["var_best"] = frame["range_each"].where(varies), frame["var_best"].where(varies)
     for count in SAMPLED:
         frame[f"range_{count}_each"] = [span.sampled_range(count) / span.size for span in found]
         frame[f"missed_{count}"] = 1 - frame[f"range_{count}_each"] / whole
