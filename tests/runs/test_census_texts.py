@@ -36,6 +36,16 @@ def test_a_search_past_its_limit_is_not_finished() -> None:
     assert row["text"] is None
 
 
+def test_the_mean_of_no_finished_prompt_is_not_a_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["census", "--generate", "--model", MODEL, "--limit", "1", "--span", "4", "--max-states", "2"]
+    assert main([*words, "--anchor", "prompt", "--out", str(tmp_path / "run")]) == 0
+    assert "0 of 1 prompts finished\nnot finished" in capsys.readouterr().out
+    assert main([*words, "--anchor", "prompt", "--out", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["texts_per_prompt"] is None
+
+
 def test_texts_of_a_task_are_graded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["census", "--generate", "--task", "choice", "--model", "hmm", "--limit", "2", "--span", "3"]
     assert main([*words, "--anchor", "prompt", "--out", str(tmp_path / "run"), "--json"]) == 0
