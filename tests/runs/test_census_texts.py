@@ -91,6 +91,7 @@ def test_the_given_text_of_a_template_is_visible_and_not_replaced(template: str,
     ("options", "message"),
     [
         ({"task": "choice"}, "provides prompts to generate from"),
+        ({"max_states": 5}, "limits --generate; add it"),
         ({"generate": True, "span": 40}, "must be from 1 to 20"),
         ({"generate": True, "orders": "max-prob"}, "--generate follows all orders"),
         ({"generate": True, "span": 20, "block_size": 16}, "free positions, not 20"),
