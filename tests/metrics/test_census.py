@@ -119,6 +119,15 @@ def test_front_runs_from_least_variance_to_best_and_nothing_dominates_its_ends(
         assert not (better & (listed.var < path.var - TOLERANCE)).any()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_front_holds_the_best_order_for_every_weight_also_where_orders_tie(seed: int) -> None:
+    table = -np.random.default_rng(seed).integers(0, 3, (32, 5)).astype(np.float64)
+    listed, found = Listed(table), front(SpanCensus(table))
+    for weight in (0.01, 0.1, 0.5, 1, 2, 5):
+        best = (listed.var - weight * listed.log_p).min()
+        assert min(path.var - weight * path.log_p for path in found) == pytest.approx(best, abs=1e-8)
+
+
 def test_best_recoverability_is_that_of_all_orders(case: tuple[SpanCensus, Listed]) -> None:
     census, listed = case
 
