@@ -99,9 +99,8 @@ def front(census: SpanCensus) -> list[OrderPath]:
     """
     start, square = least_variance(census), census.flat**2
     weight = ROUNDING / (1 + census.size * square[np.isfinite(square)].max())
-    likeliest = cheapest_order(
-        weight * square - census.flat, census.layers
-    )  # of equal ones that of least Σ y²
+    # Of several likeliest orders the one of least Σ y²: the corner of the hull.
+    likeliest = cheapest_order(weight * square - census.flat, census.layers)
     end = Corner.of(math.inf, census.log_q(likeliest), likeliest)
     corners = [_corner(census, start.log_p / census.size), end]
     _search(lambda mu: _corner(census, mu), corners, lambda *_: len(corners) >= MAX_FRONT)
