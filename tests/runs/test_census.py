@@ -207,7 +207,7 @@ def test_a_mask_token_in_the_text_is_refused() -> None:
 def test_censuses_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
     for name in ("a", "b"):
         taken(span=3, out=tmp_path / name)
-    with pytest.raises(RunError, match="reads one run, not a, b; open them one by one"):
+    with pytest.raises(RunError, match="reads one run, not a, b; open one of them"):
         Census.open(tmp_path)
 
 

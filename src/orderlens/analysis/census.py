@@ -57,7 +57,7 @@ class Census:
         if not {"census", "census_texts"} & set(run.tables):
             raise RunError(f"{run!r} holds no census; make one with 'orderlens census'")
         if len(run.names) > 1:
-            raise RunError(f"a Census reads one run, not {', '.join(run.names)}; open them one by one")
+            raise RunError(f"a Census reads one run, not {', '.join(run.names)}; open one of them")
         self.run = run
         self._counted: dict[str, SpanCensus] = {}
 

@@ -177,7 +177,7 @@ def _span_table(study: Study) -> Table:
     sizes = ", ".join(str(size) for size in sorted(frame["size"].unique()))
     notes = (
         f"Spans of {sizes} positions; a span of B positions has B! orders.",
-        "extrapolated: as if log P of random orders were normal, to as many orders as there are.",
+        "extrapolated: the expected range of all B! orders if log P of random orders were normal.",
     )
     return Table("census-spans", "All orders of a span", ("quantity",), _SPANS, tuple(rows), notes)
 
