@@ -1,5 +1,7 @@
 // Numbers as people read them: a real minus sign, three useful digits, a dash for what is undefined.
 
+import type { Standing } from "./types";
+
 export const LOG_HALF = Math.log(0.5);
 export const NONE = "–";
 
@@ -28,4 +30,14 @@ export function percent(share: number | null | undefined): string {
 
 export function plural(count: number, one: string, many = `${one}s`): string {
   return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+}
+
+/** Where a path is among all orders of its span: in short, and in a sentence. 100 % only if none is above it. */
+export function amongAll({ share_below, share_error, n_orders, regret }: Standing): [string, string] {
+  const orders = plural(n_orders, "order");
+  if (share_below === 0 && Math.abs(regret) <= 1e-9) return ["all equal", `log P does not depend on the order (${orders})`];
+  const share = (digits: number): string => (share_below === 1 ? 100 : Math.min(100 * share_below, 100 - 10 ** -digits)).toFixed(digits);
+  const about = share_error > 0 ? "about " : "";
+  const distance = regret < 0 ? `${fixed(-regret)} nats above the best order` : `${fixed(regret)} nats below the best`;
+  return [`above ${about}${share(1)} %`, `${about}${share(2)} % of ${orders} have a lower log P; ${distance}`];
 }

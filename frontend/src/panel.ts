@@ -1,7 +1,7 @@
 // One trace: numbers, tokens, log q, the block's Lorenz curve, the least certain steps.
 
 import { h, show } from "./dom";
-import { fixed, NONE, percent, plural, probability } from "./numbers";
+import { amongAll, fixed, NONE, percent, plural, probability } from "./numbers";
 import { lorenzPlot, tracePlot, type Axis, type TracePlot } from "./plots";
 import { Timeline } from "./replay";
 import { tokenStrip, visible, type TokenStrip } from "./tokens";
@@ -146,8 +146,7 @@ function facts(trace: Trace): HTMLElement {
     ["passes", String(trace.n_passes), `for ${plural(trace.reveals.position.length, "token")}`],
   ];
   if (trace.standing) {
-    const { share_below, n_orders, regret } = trace.standing;
-    pairs.push(["among all orders", `above ${percent(share_below)}`, `${(100 * share_below).toFixed(2)} % of ${plural(n_orders, "order")} have a lower log P; ${fixed(regret, 2)} nats below the best`]);
+    pairs.push(["among all orders", ...amongAll(trace.standing)]);
   }
   const changes = trace.revisions.filter((item) => item.event !== "reveal").length;
   if (changes) pairs.push(["changes", String(changes), "tokens remasked or replaced"]);

@@ -67,6 +67,7 @@ export interface Verdict {
 /** The place of a path among all orders of its span. */
 export interface Standing {
   share_below: number;
+  share_error: number;
   n_orders: number;
   regret: number;
 }

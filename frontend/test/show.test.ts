@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fixed, percent, plural, probability } from "../src/numbers";
+import { amongAll, fixed, percent, plural, probability } from "../src/numbers";
 import { largestEntropy, tints } from "../src/scales";
 import { withCodes } from "../src/tokens";
 import { revised } from "./traces";
@@ -10,6 +10,15 @@ test("numbers as people read them", () => {
   assert.deepEqual([probability(0), probability(Math.log(0.5)), probability(-10), probability(null)], ["1.000", "0.50", "4.5 × 10⁻⁵", "–"]);
   assert.equal(probability(-1e-5), "> 0.999");
   assert.deepEqual([percent(0.123), plural(1, "token"), plural(1200, "token")], ["12 %", "1 token", "1,200 tokens"]);
+});
+
+test("a place among all orders", () => {
+  const place = { share_below: 719 / 720, share_error: 0, n_orders: 720, regret: 0 };
+  assert.deepEqual(amongAll(place), ["above 99.9 %", "99.86 % of 720 orders have a lower log P; 0.00 nats below the best"]);
+  assert.equal(amongAll({ ...place, share_below: 0.99999 })[1].slice(0, 7), "99.99 %");
+  assert.deepEqual(amongAll({ ...place, share_below: 0 }), ["all equal", "log P does not depend on the order (720 orders)"]);
+  const set = { share_below: 1, share_error: 0.0001, n_orders: 6227020800, regret: -0.151 };
+  assert.deepEqual(amongAll(set), ["above about 100.0 %", "about 100.00 % of 6,227,020,800 orders have a lower log P; 0.15 nats above the best order"]);
 });
 
 test("tokens without width or text are visible", () => {

@@ -131,6 +131,22 @@ def test_rules_walk_the_states_as_score_walks_a_target_of_that_length() -> None:
                 assert census.worst.log_p - 1e-9 <= path.log_p <= census.best.log_p + 1e-9
 
 
+def test_a_rule_that_reads_whole_distributions_has_the_log_p_of_its_path_in_the_table() -> None:
+    """Its states are evaluated twice, in other batches, and a device rounds them differently."""
+    calls = itertools.count()
+
+    def rounded_rule(tokens: np.ndarray, position: int) -> np.ndarray:
+        return odd_rule(tokens, position) * (1 + 1e-6 * next(calls))
+
+    model = StubModel(rounded_rule, vocab_size=8, block_size=8)
+    spans = spans_of(model, [encoded("text", 8, 8)], (0, 5))
+    (table,), columns = census_batch(model, spans, parse_policies("max-prob,klass"))
+    first, again = np.split(columns["logq"], 2)
+    path = SpanCensus(table).log_q((columns["position"][5:] - 8).tolist())
+    np.testing.assert_array_equal(again, path)
+    np.testing.assert_array_equal(again, first)
+
+
 def test_spans_of_different_sizes_and_canvases_are_evaluated_together() -> None:
     model = model_of("full")
     samples = [encoded("a", 8, 6), encoded("bb", 8, 14), encoded("ccc", 5, 9)]

@@ -33,13 +33,20 @@ def followed(
 
 @pytest.mark.parametrize("attention", ["block-causal", "full"])
 @pytest.mark.parametrize("eos", [(), (4,)])
-def test_texts_and_shares_are_those_of_all_orders(attention: str, eos: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("given", [(), (2, 0)])
+def test_texts_and_shares_are_those_of_all_orders(
+    attention: str, eos: tuple[int, ...], given: tuple[int, ...]
+) -> None:
+    """Also where a template has tokens after the hole that is followed."""
     model = StubModel(shy_rule, vocab_size=6, block_size=8, attention=attention, eos_ids=eos)  # type: ignore[arg-type]
-    sample, size = EncodedSample("p", np.array([1, 3, 0, 4, 1, 0, 2, 3, 3])), 5
+    prompt, size = np.array([1, 3, 0, 4, 1, 0, 2, 3, 3]), 5
+    template = np.array([model.mask_id] * size + list(given) if given else [], np.int64)
+    sample = EncodedSample("p", prompt, template=template)
     (canvas,) = plan_canvases(8, [sample], "zero", size)
     found = reachable_texts(model, sample, canvas, size, 10_000)
     text = np.full(16, model.mask_id)
-    text[:9] = sample.prompt
+    text[:9] = prompt
+    text[14 : 14 + len(given)] = given
     groups: dict[tuple[int, ...], list[np.ndarray]] = {}
     for order in itertools.permutations(range(size)):
         tokens, values = followed(model, text, 9, order)

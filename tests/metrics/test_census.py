@@ -10,7 +10,7 @@ import pytest
 
 from orderlens.errors import UserInputError
 from orderlens.metrics import census_front, ensemble_gap
-from orderlens.metrics.census import SpanCensus
+from orderlens.metrics.census import SpanCensus, normal_range
 from orderlens.metrics.census_front import front, greatest_variance, least_variance
 from orderlens.theory import log_success
 
@@ -119,6 +119,15 @@ def test_front_runs_from_least_variance_to_best_and_nothing_dominates_its_ends(
         assert not (better & (listed.var < path.var - TOLERANCE)).any()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_front_holds_the_best_order_for_every_weight_also_where_orders_tie(seed: int) -> None:
+    table = -np.random.default_rng(seed).integers(0, 3, (32, 5)).astype(np.float64)
+    listed, found = Listed(table), front(SpanCensus(table))
+    for weight in (0.01, 0.1, 0.5, 1, 2, 5):
+        best = (listed.var - weight * listed.log_p).min()
+        assert min(path.var - weight * path.log_p for path in found) == pytest.approx(best, abs=1e-8)
+
+
 def test_best_recoverability_is_that_of_all_orders(case: tuple[SpanCensus, Listed]) -> None:
     census, listed = case
 
@@ -182,7 +191,19 @@ def test_range_of_few_sampled_orders_is_its_expectation(count: int, monkeypatch:
     wide = SpanCensus(random_table(8))
     listed = wide.sampled_range(count)
     monkeypatch.setattr("orderlens.metrics.census.LARGEST_LISTED", 0)
-    assert wide.sampled_range(count) == pytest.approx(listed, rel=0.01)
+    drawn_range = SpanCensus(random_table(8)).sampled_range(count)
+    assert drawn_range != listed
+    assert drawn_range == pytest.approx(listed, rel=0.01)
+
+
+def test_a_range_is_extrapolated_as_that_of_normal_numbers() -> None:
+    known = {1: 0.0, 2: 2 / math.sqrt(math.pi), 3: 3 / math.sqrt(math.pi), 8: 2.8472, 100: 5.0152}
+    for count, expected in known.items():
+        assert normal_range(count) == pytest.approx(expected, abs=1e-4)
+    assert 17 < normal_range(math.factorial(20)) < 18
+    census = SpanCensus(random_table(5))
+    factor = normal_range(120) / 2.8472
+    assert census.extrapolated_range(8) == pytest.approx(census.sampled_range(8) * factor, rel=1e-4)
 
 
 def test_circulations_are_those_of_all_squares(case: tuple[SpanCensus, Listed]) -> None:

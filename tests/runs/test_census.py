@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ RULE_COLUMNS = ["sample_id", "start", "order", "log_p", "var", "regret", "share_
 
 
 def taken(**options: Any) -> Census:
-    given: dict[str, Any] = {"span": 6, "orders": ORDERS, **options}
-    return ol.census("hmm:incoherence=0.4", SAMPLES, **given)
+    given: dict[str, Any] = {"samples": SAMPLES, "span": 6, "orders": ORDERS, **options}
+    return ol.census("hmm:incoherence=0.4", **given)
 
 
 def test_spans_and_rules_agree_with_the_table(tmp_path: Path) -> None:
@@ -174,7 +175,8 @@ def test_short_texts_have_shorter_spans_only_on_request() -> None:
         ({"spans": 2, "start": 3}, "leave out --start"),
         ({"positions": [1, 2], "start": 3}, "leave out --start"),
         ({"positions": [1, 2], "generate": True}, "--generate starts after the prompt"),
-        ({"spans": 50}, "50 spans of 6 positions do not fit"),
+        ({"spans": 50}, "has room for 5 spans of 6 positions, not 50; use fewer --spans"),
+        ({"samples": [replace(SAMPLES[0], task=task) for task in "ab"]}, "id 't0' occurs in two tasks"),
         ({"orders": "max-prob+edit=0.9"}, "a fixed text has no path"),
         ({"orders": "max-prb"}, "max-prob"),
         (
@@ -200,6 +202,13 @@ def test_a_mask_token_in_the_text_is_refused() -> None:
     mask = ol.load_model("hmm").mask_id
     with pytest.raises(OrderLensError, match="mask"):
         ol.census("hmm", [ol.Sample("t", [1], [2, mask, 3])], span=3)
+
+
+def test_censuses_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        taken(span=3, out=tmp_path / name)
+    with pytest.raises(RunError, match="reads one run, not a, b; open one of them"):
+        Census.open(tmp_path)
 
 
 def test_a_run_without_a_census_says_so() -> None:

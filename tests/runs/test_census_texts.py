@@ -36,6 +36,16 @@ def test_a_search_past_its_limit_is_not_finished() -> None:
     assert row["text"] is None
 
 
+def test_the_mean_of_no_finished_prompt_is_not_a_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["census", "--generate", "--model", MODEL, "--limit", "1", "--span", "4", "--max-states", "2"]
+    assert main([*words, "--anchor", "prompt", "--out", str(tmp_path / "run")]) == 0
+    assert "0 of 1 prompts finished\nnot finished" in capsys.readouterr().out
+    assert main([*words, "--anchor", "prompt", "--out", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["texts_per_prompt"] is None
+
+
 def test_texts_of_a_task_are_graded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["census", "--generate", "--task", "choice", "--model", "hmm", "--limit", "2", "--span", "3"]
     assert main([*words, "--anchor", "prompt", "--out", str(tmp_path / "run"), "--json"]) == 0
@@ -63,10 +73,25 @@ def test_the_answer_that_evaluate_decodes_left_to_right_is_among_those_of_all_or
         assert row["text"] in found[row["sample_id"]]
 
 
+@pytest.mark.parametrize(("template", "free"), [("the [[3]]cat[[2]] sat", 3), ("the [[2]] cat", 2)])
+def test_the_given_text_of_a_template_is_visible_and_not_replaced(template: str, free: int) -> None:
+    """Its first hole is followed: the text of the order left to right is that of ``generate``."""
+    given: dict[str, Any] = {"model": MODEL, "samples": [ol.Sample("p", "", template=template)]}
+    with pytest.raises(OrderLensError, match=f"has {free} free positions, not 4; use --span {free}"):
+        ol.census(**given, span=4, generate=True)
+    census = ol.census(**given, span=4, generate=True, allow_short=True)
+    run = ol.generate(MODEL, given["samples"], orders=["forced-ar"])
+    (decoded,) = run.outputs().to_pandas()["text"]
+    frame = census.texts().to_pandas()
+    assert frame["size"].tolist() == [free] * len(frame)
+    assert decoded[:free] in frame["text"].tolist()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"task": "choice"}, "provides prompts to generate from"),
+        ({"max_states": 5}, "limits --generate; add it"),
         ({"generate": True, "span": 40}, "must be from 1 to 20"),
         ({"generate": True, "orders": "max-prob"}, "--generate follows all orders"),
         ({"generate": True, "span": 20, "block_size": 16}, "free positions, not 20"),

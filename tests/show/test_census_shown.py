@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import orderlens as ol
+from orderlens.figures.census import RECIPE
 from orderlens.show.report.build import report
 from orderlens.show.views.plain import plain_sample
 
@@ -25,9 +26,19 @@ def test_a_trace_says_where_it_is_among_all_orders() -> None:
         assert trace.standing.share_below == row["share_worse"]
         assert abs(trace.standing.regret - row["regret"]) < 1e-9
     shown = plain_sample(view)["traces"][0]["standing"]
-    assert set(shown) == {"share_below", "n_orders", "regret"}
+    assert set(shown) == {"share_below", "share_error", "n_orders", "regret"}
     scored = ol.score("hmm", SAMPLES, "forced-ar").sample("t1")
     assert [trace.standing for trace in scored.traces] == [None]
+
+
+def test_nothing_is_ranked_where_log_p_does_not_depend_on_the_order(tmp_path: Path) -> None:
+    study = ol.Study(ol.census("hmm", SAMPLES, span=5, orders=ORDERS).run)
+    rules, spans, _ = study.tables(["census"])
+    values = {row["quantity"]: row["value"] for row in spans.rows}
+    for cell in (rules.rows[0]["share_worse"], values["Var of the likeliest order (nats²)"]):
+        assert cell.why == "log P does not depend on the order"
+    figure = RECIPE.draw(RECIPE.data(study))
+    assert "same log P" in figure.axes[2].texts[0].get_text()
 
 
 def test_the_report_has_table_figures_and_findings_of_a_census(tmp_path: Path, quick_figures) -> None:

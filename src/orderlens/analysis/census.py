@@ -47,7 +47,7 @@ class Census:
     """The spans of a census run and the paths of its rules.
 
     Args:
-        run: a run with a table ``census``.
+        run: one run with a table ``census``.
 
     Attributes:
         run: the run; its traces are the paths of the rules.
@@ -56,6 +56,8 @@ class Census:
     def __init__(self, run: Run) -> None:
         if not {"census", "census_texts"} & set(run.tables):
             raise RunError(f"{run!r} holds no census; make one with 'orderlens census'")
+        if len(run.names) > 1:
+            raise RunError(f"a Census reads one run, not {', '.join(run.names)}; open one of them")
         self.run = run
         self._counted: dict[str, SpanCensus] = {}
 

@@ -29,7 +29,8 @@ class CensusFrames:
     """A row per span, and a row per span and rule; ``text`` numbers the texts over all runs.
 
     Columns named ``…_each`` are per token. ``of_best`` is the share of the way from the mean of all
-    orders to the best one; it is undefined where log P does not depend on the order.
+    orders to the best one. It, ranks and the Var of the likeliest order are undefined where log P does not
+    depend on the order.
     """
 
     spans: pd.DataFrame
@@ -56,6 +57,7 @@ def census_frames(study: Study) -> CensusFrames:
     named["gain_each"], named["var_excess"] = above / size, named["var"] - named["var_least"]
     room = named["log_p_best"] - named["log_p_mean"]
     named["of_best"] = above / room.where(room > ROUNDING)
+    named["share_worse"] = named["share_worse"].where(room > ROUNDING)
     return CensusFrames(
         joined, named, pd.concat(squares, ignore_index=True).merge(joined[[*keys, "text"]], on=keys)
     )
@@ -69,10 +71,13 @@ def _more_per_span(census: Census) -> pd.DataFrame:
         frame[f"{name}_each"] = frame[f"log_p_{name}"] / frame["size"]
     frame["range_each"] = frame["best_each"] - frame["worst_each"]
     frame["gap_each"] = (frame["log_p_mixture"] - frame["log_p_mean"]) / frame["size"]
-    whole = frame["range_each"].where(np.array([span.varies for span in found]))
+    varies = np.array([span.varies for span in found])
+    whole, frame["var_best"] = frame["range_each"].where(varies), frame["var_best"].where(varies)
     for count in SAMPLED:
         frame[f"range_{count}_each"] = [span.sampled_range(count) / span.size for span in found]
         frame[f"missed_{count}"] = 1 - frame[f"range_{count}_each"] / whole
+        implied = np.array([span.extrapolated_range(count) / span.size for span in found])
+        frame[f"implied_{count}"] = implied / whole
     ranks = zip(found, frame["log_p_least_var"], strict=True)
     frame["least_var_rank"] = [
         float(span.share_below([log_p])[0][0]) if span.varies else np.nan for span, log_p in ranks
@@ -148,6 +153,7 @@ _QUANTITIES = (
     ("sd_each", "sd of log P over random orders (nats/token)"),
     ("gap_each", "mixture of all orders − mean (nats/token)"),
     *((f"range_{count}_each", f"range that {count} random orders show (nats/token)") for count in SAMPLED),
+    *((f"implied_{count}", f"range extrapolated from {count} random orders / range") for count in SAMPLED),
     ("var_least", "least Var over all orders (nats²)"),
     ("var_best", "Var of the likeliest order (nats²)"),
     ("var_greatest", "greatest Var that was found (nats²)"),
@@ -169,7 +175,10 @@ def _span_table(study: Study) -> Table:
         for (_, text), cell in zip(_QUANTITIES, cells, strict=True)
     ]
     sizes = ", ".join(str(size) for size in sorted(frame["size"].unique()))
-    notes = (f"Spans of {sizes} positions; a span of B positions has B! orders.",)
+    notes = (
+        f"Spans of {sizes} positions; a span of B positions has B! orders.",
+        "extrapolated: the expected range of all B! orders if log P of random orders were normal.",
+    )
     return Table("census-spans", "All orders of a span", ("quantity",), _SPANS, tuple(rows), notes)
 
 

@@ -110,6 +110,13 @@ def _understated(study: Study, spans: pd.DataFrame) -> Finding:
                 ContextNumber(f"part missed by {count} orders", _mean(study, spans, f"missed_{count}"))
                 for count in SAMPLED
             ),
+            *(
+                ContextNumber(
+                    f"range extrapolated from {count} orders / range of all",
+                    _mean(study, spans, f"implied_{count}"),
+                )
+                for count in SAMPLED
+            ),
         ),
     )
 

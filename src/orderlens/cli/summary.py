@@ -192,7 +192,7 @@ def show_texts_census(census: Census, *, out: str, as_json: bool) -> None:
     keys = ["task", "sample_id"]
     done = frame[frame["finished"].astype(bool)]
     prompts, finished = (part.groupby(keys, dropna=False).ngroups for part in (frame, done))
-    each = len(done) / max(finished, 1)
+    each = len(done) / finished if finished else None
     if as_json:
         known = {"run": out, "kind": "census-texts", "model": census.run.spec["model"]["name"]}
         counts = {"n_prompts": prompts, "n_finished": finished, "texts_per_prompt": each}
@@ -202,7 +202,8 @@ def show_texts_census(census: Census, *, out: str, as_json: bool) -> None:
     if graded:
         shown = [(row["policy"], str(row["n"]), f"{100 * row['correct']:.1f} %") for row in graded]
         stdout.print(policy_table(("policy", "prompts", "correct"), shown, stdout.width))
-    stdout.print(f"{finished} of {prompts} prompts finished; {each:.2f} texts per prompt")
+    mean = f"; {each:.2f} texts per prompt" if each is not None else ""
+    stdout.print(f"{finished} of {prompts} prompts finished{mean}")
     if finished < prompts:
         stdout.print("not finished: the others have more states than --max-states; their texts are unknown")
     stdout.print(f"run: {out}")

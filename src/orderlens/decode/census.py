@@ -141,10 +141,14 @@ class SpanStates(TargetStates):
 
 
 class KnownStates(SpanStates):
-    """Answers states of spans of one size from statistics that were evaluated before."""
+    """Answers states of spans of one size from statistics that were evaluated before.
 
-    def __init__(self, model: Model, spans: Sequence[Span], stats: TargetStats) -> None:
+    With ``has_rows``, whole distributions are evaluated anew; without, rules that read them cannot use it.
+    """
+
+    def __init__(self, model: Model, spans: Sequence[Span], stats: TargetStats, *, has_rows: bool) -> None:
         super().__init__(model, spans)
+        self._has_rows = has_rows
         masked_SB = _masked(spans[0].size)
         self._stats, self._rows_each = stats, int(masked_SB.sum())
         self._row_SB = (np.cumsum(masked_SB) - 1).reshape(masked_SB.shape)
@@ -152,12 +156,15 @@ class KnownStates(SpanStates):
     def start_evaluation(
         self, m_U: IntArray, visible_UB: BoolArray, wanted_UB: BoolArray
     ) -> tuple[IntArray, Rows, Callable[[], TargetStats]]:
-        """Answer as ``SpanStates`` would, without rows: rules that read those cannot use it."""
+        """Answer as ``SpanStates`` would, with the known statistics."""
         state_R, offset_R = np.nonzero(wanted_UB)
         m_R, place_UB = m_U[state_R], self.place_MB[m_U]
         set_U = ((visible_UB & (place_UB >= 0)).astype(np.int64) << np.maximum(place_UB, 0)).sum(axis=1)
         row_R = self._row_SB[set_U[state_R], place_UB[state_R, offset_R]]
         found = self._stats.take(m_R * self._rows_each + row_R)
+        if self._has_rows:
+            row_UB, rows, _ = super().start_evaluation(m_U, visible_UB, wanted_UB)
+            return row_UB, rows, lambda: found
         row_UB = np.full(wanted_UB.shape, -1)
         row_UB[state_R, offset_R] = np.arange(len(state_R))
         return row_UB, LogProbRows(np.empty((len(state_R), 0))), lambda: found
@@ -287,13 +294,13 @@ def _tables(spans: Sequence[Span], stats: TargetStats) -> Iterator[FloatArray]:
 def _walk(
     model: Model, spans: Sequence[Span], stats: TargetStats, policies: Sequence[Policy]
 ) -> Iterator[Columns]:
-    """Yield the policies' trace columns, from known states; rules that need whole rows evaluate them anew."""
+    """Yield the policies' trace columns, from known states; whole rows are evaluated anew."""
     needing = [bool(policy.needs & WHOLE_ROWS) for policy in policies]
     for anew in (False, True):
         mine = [place for place, needs in enumerate(needing) if needs == anew]
         if not mine:
             continue
-        states = SpanStates(model, spans) if anew else KnownStates(model, spans, stats)
+        states = KnownStates(model, spans, stats, has_rows=anew)
         scorer = Scorer(states, [policies[place] for place in mine], lambda _: None)
         for _ in scorer.passes():
             pass

@@ -84,7 +84,7 @@ def reachable_texts(
 
     Args:
         model: any model.
-        sample: the prompt (and suffix).
+        sample: the prompt (and suffix, or a template whose first hole has at least ``size`` tokens).
         canvas: where it lies; ``size`` positions are requested.
         size: free positions, inside one block.
         max_states: maximum number of distinct states.
@@ -117,7 +117,8 @@ class _Search:
         self.model, self.size, self.limit, self.on_states = model, size, limit, on_states
         span = Span(sample, canvas, (0,), sample.id)
         text = np.full(max(canvas.end, canvas.total), model.mask_id)
-        text[: len(sample.prompt)] = sample.prompt
+        given = np.concatenate([sample.prompt, sample.template])
+        text[: len(given)] = given
         text[canvas.requested_end : canvas.requested_end + len(sample.suffix)] = sample.suffix
         self.low, high = canvas.window(span.block_start, model.attention)
         self.window_W, self.place = text[self.low : high], len(sample.prompt) - self.low

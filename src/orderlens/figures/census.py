@@ -131,6 +131,10 @@ def _draw_plane(panel: Axes, data: Mapping[str, Any], styles: Mapping[str, Any])
 
 
 def _draw_ranks(panel: Axes, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, Any]) -> None:
+    if not rows:
+        panel.text(0.5, 0.5, "undefined: all orders\nhave the same log P", ha="center", va="center")
+        panel.set_axis_off()
+        return
     for place, row in enumerate(rows):
         style = styles[row["order"]]
         panel.errorbar(

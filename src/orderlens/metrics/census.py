@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -167,8 +167,9 @@ class SpanCensus:
             return np.where(values_X > self.worst.log_p, 1.0, 0.0), none_X
         if self.size <= LARGEST_EXACT:
             return count_below(self.flat, self.layers, values_X) / self.n_orders, none_X
-        share_X = np.searchsorted(self._sums, values_X) / len(self._sums)
-        return share_X, np.sqrt(np.maximum(share_X * (1 - share_X), 1 / len(self._sums)) / len(self._sums))
+        sums = _sorted_sums(self)
+        share_X = np.searchsorted(sums, values_X) / len(sums)
+        return share_X, np.sqrt(np.maximum(share_X * (1 - share_X), 1 / len(sums)) / len(sums))
 
     def distribution(self, bins: int = 64) -> tuple[FloatArray, FloatArray]:
         """Return the distribution of log P over all orders: edges [n + 1], share of orders per bin [n]."""
@@ -180,16 +181,13 @@ class SpanCensus:
 
     def sampled_range(self, count: int) -> float:
         """Return the expected largest minus smallest log P of ``count`` orders drawn at random (nats)."""
-        below = np.arange(1, len(self._sums)) / len(self._sums)
-        return float(np.diff(self._sums) @ (1 - below**count - (1 - below) ** count))
+        sums = _sorted_sums(self)
+        below = np.arange(1, len(sums)) / len(sums)
+        return float(np.diff(sums) @ (1 - below**count - (1 - below) ** count))
 
-    @cached_property
-    def _sums(self) -> FloatArray:
-        """Log P of all orders of a small span, of ``DRAWN`` random ones of a larger span; sorted."""
-        if self.size <= LARGEST_LISTED:
-            return np.sort(path_sums(self.flat, self.layers, self.size)[0])
-        rng = keyed_generator(0, "census", self.size)
-        return np.sort(drawn_sums(self.flat, self.size, DRAWN, rng))
+    def extrapolated_range(self, count: int) -> float:
+        """Return the range of all orders that ``sampled_range(count)`` implies for a normal log P (nats)."""
+        return self.sampled_range(count) * normal_range(self.n_orders) / normal_range(count)
 
     def circulations(self) -> tuple[FloatArray, FloatArray]:
         """Return number and mean |Γ| of squares: a row per distance (from 1), a column per number revealed.
@@ -272,6 +270,25 @@ class SpanCensus:
             for j in range(i + 1, self.size):
                 shape = -1, 2, 2 ** (j - i - 1), 2, 2**i
                 yield float(weight @ given[j].reshape(shape)[:, 0, :, 1].ravel())
+
+
+@lru_cache(maxsize=1)
+def _sorted_sums(census: SpanCensus) -> FloatArray:
+    """Return log P of all orders of a small span, of ``DRAWN`` random ones of a larger span; kept for one."""
+    if census.size <= LARGEST_LISTED:
+        return np.sort(path_sums(census.flat, census.layers, census.size)[0])
+    rng = keyed_generator(0, "census", census.size)
+    return np.sort(drawn_sums(census.flat, census.size, DRAWN, rng))
+
+
+@cache
+def normal_range(count: int) -> float:
+    """Return the expected largest minus smallest of ``count`` standard normal numbers."""
+    from scipy.special import log_ndtr  # imported here: the viewer must work without scipy
+
+    x = np.arange(0.0025, 12, 0.005)
+    within = 1 - np.exp(count * log_ndtr(x)) - np.exp(count * log_ndtr(-x))
+    return float(2 * 0.005 * within.sum())
 
 
 def _checked_size(table: NDArray[np.float64]) -> int:

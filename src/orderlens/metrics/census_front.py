@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from orderlens.metrics.census import LARGEST_LISTED, ROUNDING, OrderPath, SpanCensus
 from orderlens.metrics.census_sets import cheapest_order, path_sums
 from orderlens.metrics.segments import FloatArray
@@ -95,8 +97,11 @@ def front(census: SpanCensus) -> list[OrderPath]:
 
     These are the corners of the hull; orders inside it that also are on the front are not found.
     """
-    start, best = least_variance(census), census.best
-    end = Corner.of(math.inf, census.log_q(best.order), best.order)
+    start, square = least_variance(census), census.flat**2
+    weight = ROUNDING / (1 + census.size * square[np.isfinite(square)].max())
+    # Of several likeliest orders the one of least Σ y²: the corner of the hull.
+    likeliest = cheapest_order(weight * square - census.flat, census.layers)
+    end = Corner.of(math.inf, census.log_q(likeliest), likeliest)
     corners = [_corner(census, start.log_p / census.size), end]
     _search(lambda mu: _corner(census, mu), corners, lambda *_: len(corners) >= MAX_FRONT)
     paths = [start, *(census.path(corner.order) for corner in corners)]

@@ -106,8 +106,12 @@ def _with_spans(job: Job, allow_short: bool, yes: bool) -> Job:
         for sample, canvas in zip(job.samples, canvases(job.spec, whole), strict=True)
     ]
     found = unit_spans(job.spec, replace(whole, extras=tuple(places)))
+    ids = set[str]()
     for span in found:
         span.refuse_misfit()
+        if span.id in ids:
+            raise UserInputError(f"sample id '{span.text.id}' occurs in two tasks; a census needs unique ids")
+        ids.add(span.id)
     if max(span.size for span in found) > LARGEST_UNASKED:
         cost = _cost(job.model, found)
         if not yes:
@@ -148,9 +152,9 @@ def spread_spans(sample: EncodedSample, canvas: Canvas, size: int, count: int) -
         start = start + size if start + size <= end else end
     if len(tiles) < count:
         raise UserInputError(
-            f"sample '{sample.id}': {count} spans of {size} positions do not fit into its target of "
-            f"{len(sample.target)} tokens in blocks of {canvas.block_size}; use fewer --spans or a "
-            "smaller --span"
+            f"sample '{sample.id}': its target of {len(sample.target)} tokens in blocks of "
+            f"{canvas.block_size} has room for {counted(len(tiles), 'span')} of {size} positions, not "
+            f"{count}; use fewer --spans or a smaller --span"
         )
     chosen = np.linspace(0, len(tiles) - 1, count).astype(int)
     return [tuple(range(tiles[place], tiles[place] + size)) for place in chosen]

@@ -179,8 +179,8 @@ def _standings(rows: pa.Table) -> Standings:
         if (span := spans.get(key.run)) is None:
             return None
         log_p = float(reveals.logq.sum())
-        share, _ = span.share_below([log_p])
-        return Standing(float(share[0]), span.n_orders, span.best.log_p - log_p)
+        share, error = span.share_below([log_p])
+        return Standing(float(share[0]), float(error[0]), span.n_orders, span.best.log_p - log_p)
 
     return standing
 

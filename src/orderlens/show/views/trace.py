@@ -73,11 +73,13 @@ class Standing:
 
     Attributes:
         share_below: share of all orders with a lower log P.
+        share_error: its standard error; 0 where all orders are counted.
         n_orders: number of all orders.
         regret: log P of the best order minus that of the path (nats).
     """
 
     share_below: float
+    share_error: float
     n_orders: int
     regret: float
 

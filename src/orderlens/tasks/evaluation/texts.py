@@ -16,7 +16,7 @@ import pyarrow as pa
 from orderlens.decode.census import STATES_AT_ONCE, Span
 from orderlens.decode.census_texts import ReachedText, reachable_texts
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.errors import UserInputError
+from orderlens.errors import UserInputError, counted
 from orderlens.metrics.census import LARGEST_SPAN
 from orderlens.models.protocol import Model
 from orderlens.rules import parse_policies
@@ -96,14 +96,17 @@ def texts_job(
 
 
 def _sizes(job: Job, span: int, allow_short: bool) -> list[int]:
-    """Return how many positions of each prompt's first block are free; refuse blocks that end too early."""
+    """Return how many positions after each prompt are free, up to the end of its block and first hole."""
     sizes = []
     for sample, canvas in zip(job.samples, canvases(job.spec, Unit(tuple(job.samples))), strict=True):
         room = Span(sample, canvas, (0,), sample.id).block_start + canvas.block_size - len(sample.prompt)
+        if len(sample.template):
+            given = np.append(sample.template != job.model.mask_id, True)
+            room = min(room, int(given.argmax()))
         if room < span and not allow_short:
             raise UserInputError(
-                f"prompt '{sample.id}': its block has {room} free positions, not {span}; use --span {room}, "
-                "--anchor prompt, a larger --block-size, or --allow-short"
+                f"prompt '{sample.id}': its first block or hole has {counted(room, 'free position')}, not "
+                f"{span}; use --span {room}, --anchor prompt, a larger --block-size, or --allow-short"
             )
         sizes.append(min(room, span))
     return sizes
