@@ -226,10 +226,20 @@ class _Loader:
     def weights(self) -> DecoderWeights:
         layout = self.layout
         embedding_VC = self.read(layout.embedding)
+        if self.config.tied and layout.unembed in self.checkpoint:
+            self.refuse_other_unembed(embedding_VC)
         with ThreadPoolExecutor(READERS) as threads:
             layers = tuple(threads.map(self.layer, range(self.config.n_layers)))
         unembed_VC = embedding_VC if self.config.tied else self.read(layout.unembed)
         return DecoderWeights(embedding_VC, layers, self.read(layout.final_norm), unembed_VC)
+
+    def refuse_other_unembed(self, embedding_VC: Tensor) -> None:
+        """Refuse a tied output matrix that the files also hold, with other numbers."""
+        if not torch.equal(self.read(self.layout.unembed), embedding_VC):
+            raise ModelLoadError(
+                f"config.json ties the output matrix to the embedding, but {self.layout.unembed} differs "
+                f"from {self.layout.embedding}; set the key that ties them to false, or remove the tensor"
+            )
 
     def stored(self, name: str, group_of: int | None = None) -> Matrix:
         """Return one tensor with its scales, if it has any, in groups that divide ``group_of`` columns."""
