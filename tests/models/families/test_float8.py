@@ -330,5 +330,6 @@ def test_runs_of_other_weights_are_never_mixed(checkpoint: Any, tmp_path: Path) 
     assert spec.model["weights"] == "fp8"
     assert describe_model(open_model(spec, device="cpu")) == dict(spec.model)  # as a worker opens it
     assert len(run.reveals()) == len(ol.score(name, texts, weights="fp8", **options).reveals())
-    with pytest.raises(RunError):
-        ol.score(name, texts, **options)
+    for extend in (False, True):
+        with pytest.raises(RunError, match=r"model\.weights: the run has 'fp8', requested nothing"):
+            ol.score(name, texts, extend=extend, **options)

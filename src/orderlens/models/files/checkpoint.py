@@ -153,8 +153,9 @@ def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
         found = sorted(folder.glob("*.safetensors"))
         if not found:
             raise ModelLoadError(
-                f"{folder} holds no safetensors files, and {_other_format(folder)} are not read; name a "
-                "revision that has them (hf:ORG/NAME@refs/pr/N) or convert them, as docs/models.md shows"
+                f"{folder} holds no safetensors files, and {_other_format(folder)} are not read; "
+                "download safetensors files, name a revision with them (hf:ORG/NAME@refs/pr/N) or convert "
+                "the others, as docs/models.md shows"
             )
         return found, []
     weight_map = read_json(index).get("weight_map")
