@@ -44,35 +44,31 @@ SIZES = {"hidden_size": 64, "moe_intermediate_size": 48, "num_shared_experts": 2
 """An expert's 48 columns are one block and a half."""
 
 
-def write_float8(
-    folder: Path, block: int = BLOCK, keep: Collection[str] = (), **changes: Any
-) -> dict[str, Any]:
+def write_float8(folder: Path, keep: Collection[str] = (), **changes: Any) -> dict[str, Any]:
     """Write a checkpoint as published in fp8; return the numbers that it stands for.
 
     Args:
         folder: the checkpoint's folder.
-        block: rows and columns per scale.
         keep: parts of names of tensors that are not in fp8.
         changes: further values of config.json.
     """
-    stated = QUANTISED | {"weight_block_size": [block, block]}
-    tensors = write_llada2(folder, **{**SIZES, **changes}, quantization_config=stated)
+    tensors = write_llada2(folder, **{**SIZES, **changes}, quantization_config=QUANTISED)
     stored, meant = {}, {}
     for name, tensor in tensors.items():
         stored[name] = meant[name] = tensor
         if any(part in name for part in keep):
             continue
         if (tensor.ndim == 2 and "proj" in name) or "attention.dense" in name:
-            stored[name], stored[name + "_scale_inv"], meant[name] = quantised(tensor, block)
+            stored[name], stored[name + "_scale_inv"], meant[name] = quantised(tensor)
     for shard in folder.glob("*.safetensors"):
         shard.unlink()
     write_shards(folder, stored, 3)
     return meant
 
 
-def quantised(tensor: Any, block: int) -> tuple[Any, Any, Any]:
+def quantised(tensor: Any) -> tuple[Any, Any, Any]:
     """Return float8 values, a scale per block, and their products, block by block."""
-    rows, columns = (-(-size // block) for size in tensor.shape)
+    rows, columns = (-(-size // BLOCK) for size in tensor.shape)
     values, scales, meant = (
         torch.empty(tensor.shape, dtype=FLOAT8),
         torch.empty(rows, columns),
@@ -80,7 +76,7 @@ def quantised(tensor: Any, block: int) -> tuple[Any, Any, Any]:
     )
     for row in range(rows):
         for column in range(columns):
-            at = (slice(row * block, (row + 1) * block), slice(column * block, (column + 1) * block))
+            at = (slice(row * BLOCK, (row + 1) * BLOCK), slice(column * BLOCK, (column + 1) * BLOCK))
             scales[row, column] = tensor[at].abs().max() / 448
             values[at] = (tensor[at] / scales[row, column]).to(FLOAT8)
             meant[at] = values[at].float() * scales[row, column]
@@ -201,11 +197,10 @@ def test_a_checkpoint_in_float8_computes_what_its_numbers_say(tmp_path: Path) ->
     assert (found.problem, found.dtype) == (None, torch.float32)
 
 
-@pytest.mark.parametrize("block", [32, 40])
 @pytest.mark.parametrize("keep", ["shared_experts", "layers.1.mlp", "experts.0.gate_proj", "down_proj"])
-def test_experts_that_are_partly_in_float8(tmp_path: Path, block: int, keep: str) -> None:
+def test_experts_that_are_partly_in_float8(tmp_path: Path, keep: str) -> None:
     """They are not rounded unless ``--weights fp8`` asks for it, on every device."""
-    meant = write_float8(tmp_path, block, [keep])
+    meant = write_float8(tmp_path, [keep])
     stored = [load_llada2(tmp_path, device="cpu", experts=place) for place in ("device", "host")]  # type: ignore[arg-type]
     converted = load_llada2(tmp_path, device="cpu", weights="fp8")
     assert [model.weight_format for model in (*stored, converted)] == [None, None, "fp8"]
@@ -258,6 +253,7 @@ def test_a_missing_scale_is_named(tmp_path: Path) -> None:
         ({"group_size": 64, "bits": 4}, "mlx"),
         ({"quant_method": "fp8"}, "fp8 with weight_block_size=None"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, "fp8 with weight_block_size"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 40]}, "fp8 with weight_block_size"),
         ({**QUANTISED, "activation_scheme": "static"}, "fp8 with activation_scheme='static'"),
         ({**QUANTISED, "fmt": "e5m2"}, "fp8 with fmt='e5m2'"),
         ("int4", "'int4'"),

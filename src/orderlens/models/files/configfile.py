@@ -137,10 +137,11 @@ def float8_block(values: Mapping[str, Any]) -> tuple[int, int] | None:
         if stated.get(key) not in (None, allowed):
             raise _unsupported_quantisation(f"fp8 with {key}={short_repr(stated[key])}", allowed)
     block, *_ = map(stated.get, ("weight_block_size", *_FLOAT8_HARMLESS))
-    if not isinstance(block, list) or [type(size) for size in block] != [int, int] or min(block) < 32:
+    sizes = block if isinstance(block, list) else []
+    if [type(size) for size in sizes] != [int, int] or min(sizes) < 32 or sizes[1] % 32:
         what = f"fp8 with weight_block_size={short_repr(block)}"
-        raise _unsupported_quantisation(what, "two sizes of at least 32")
-    return block[0], block[1]
+        raise _unsupported_quantisation(what, "two sizes of at least 32, a multiple of 32 columns")
+    return sizes[0], sizes[1]
 
 
 def _guessed_method(stated: Mapping[str, Any]) -> str:
