@@ -46,6 +46,15 @@ def test_estimates_are_near_the_measured_speed_of_mini(batch: int, measured: flo
     assert found == pytest.approx(measured, rel=0.35)
 
 
+def test_fp8_is_not_promised_to_be_faster_than_measured() -> None:
+    speeds = {
+        float8: 32 / Network(llada2.MINI, torch.bfloat16, 32, float8).seconds_per_pass(H200, 32)
+        for float8 in (False, True)
+    }
+    assert speeds[True] == pytest.approx(3636, rel=0.1)
+    assert speeds[True] < 1.2 * speeds[False]
+
+
 @pytest.mark.parametrize(("batch", "milliseconds"), [(1, 5.37), (8, 28.3), (32, 116.6), (64, 229.7)])
 def test_estimates_are_near_the_measured_speed_of_llada(batch: int, milliseconds: float) -> None:
     found = 1e3 * Network(llada.LLADA_8B, torch.bfloat16, 32).seconds_per_pass(H200, batch)
@@ -78,6 +87,6 @@ def test_experts_in_8_bits_fit_on_a_small_gpu_and_are_faster() -> None:
     plain, small = (estimate(llada2.MINI, torch.bfloat16, 32, float8=float8) for float8 in (False, True))
     assert small[0].fits
     assert small[0].weights_gb < 17.5
-    assert small[3].tokens_per_s[1] > 1.3 * plain[3].tokens_per_s[1]
+    assert small[3].tokens_per_s[1] > plain[3].tokens_per_s[1]
     limited = replace(llada2.MINI, expert_capacity=48)
     assert estimate(limited, torch.bfloat16, 32)[3].tokens_per_s[1] > plain[3].tokens_per_s[1]

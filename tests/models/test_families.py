@@ -56,7 +56,7 @@ def test_every_family_says_what_it_is() -> None:
     ("config", "words"),
     [
         ({"model_type": "llada2_mo"}, "'llada2_mo' belongs to no known family; did you mean 'llada2_moe'"),
-        ({"model_type": 7, "architectures": "x"}, "neither model_type nor architectures"),
+        ({"model_type": 7, "architectures": 8}, "neither model_type nor architectures"),
         ({}, "neither"),
     ],
 )

@@ -96,6 +96,7 @@ def test_the_list_shows_facts_and_reasons(capsys: pytest.CaptureFixture[str]) ->
     assert rows["Dream"]["logits"] == "shifted by one"
     assert rows["sdar_moe"]["exact cache"].startswith("yes")
     assert rows["DiffusionGemmaForBlockDiffusion"]["kind"] == "not supported"
+    assert all("docs/" in row["summary"] for row in rows.values() if row["kind"] == "not supported")
     assert main(["models"]) == 0
     text = capsys.readouterr().out
     assert "DiffuCoder" in text

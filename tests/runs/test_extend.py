@@ -120,7 +120,7 @@ def test_what_cannot_be_added_is_refused(tmp_path: Path) -> None:
     changed = [*SAMPLES[:2], ol.Sample("s2", "other", "text")]
     with pytest.raises(RunError, match="or some have changed"):
         score(out, changed, "random:1", extend=True)
-    with pytest.raises(RunError, match=r"only orders and samples can be added .* its block_size is 8"):
+    with pytest.raises(RunError, match=r"only orders and samples can be added .* block_size: the run has 8"):
         score(out, SAMPLES, "forced-ar", block_size=4, extend=True)
     with pytest.raises(RunError, match="cannot be extended by 'generate'"):
         ol.generate("hmm", SAMPLES, "forced-ar", out=out, extend=True, **OPTIONS)

@@ -48,7 +48,7 @@ class FamilyFacts:
             "authors' rule": self.rule,
             "exact cache": "yes, by block"
             if self.attention == "block-causal"
-            else "none: the canvas is seen",
+            else "none: every pass reads the whole canvas",
             "checked against": self.checked,
         }
 
@@ -73,7 +73,7 @@ FACTS: dict[str, FamilyFacts] = {
     "bd3lm": FamilyFacts(
         "BD3-LM, blocks of 4, 8 and 16",
         "block-causal",
-        "block_size, from 0",
+        "4, 8 or 16 (block_size), from 0",
         "50257",
         "random",
         "published code",
@@ -190,7 +190,8 @@ _REASONS: dict[tuple[str, ...], str] = {
     ): "WeDLM is causal over a reordered sequence: known tokens first, then masks; "
     f"no prefix cache of this package is exact for it{_WRAP}",
     ("DiffusionGemmaForBlockDiffusion", "diffusion_gemma"): "DiffusionGemma has no mask token: each step "
-    "replaces all open positions by new random tokens, so nothing is revealed and no order can be scored",
+    "replaces all open positions by new random tokens, so nothing is revealed and no order can be scored; "
+    "its decoder can be recorded (docs/import.md, Record a decoder)",
 }
 UNSUPPORTED: dict[str, str] = {
     name.casefold(): reason for names, reason in _REASONS.items() for name in names

@@ -219,5 +219,5 @@ def _detects(detector: str, config: Config) -> bool:
 def _stated(config: Config) -> tuple[list[str], list[str]]:
     """Return the architectures and the model type (at most one) that the configuration names."""
     architectures, kind = config.get("architectures"), config.get("model_type")
-    names = architectures if isinstance(architectures, list) else []
+    names = architectures if isinstance(architectures, list) else [architectures]
     return [name for name in names if isinstance(name, str)], [kind] if isinstance(kind, str) else []

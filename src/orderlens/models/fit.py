@@ -20,6 +20,8 @@ from orderlens.models.engine.device import EXAMPLE_LENGTHS, WORKING_BYTES, Sized
 
 BANDWIDTH_SHARE, PEAK_SHARE = 0.70, 0.55
 """Shares of a GPU's bandwidth and peak that a forward reaches: LLaDA-2.x mini and LLaDA-8B on one H200."""
+FLOAT8_SHARE = 0.42
+"""Share of the bandwidth with experts in 8 bits: LLaDA-2.x mini, batch 32 on one H200."""
 LAYER_SECONDS = 45e-6
 """Least time of a layer, however small: `smol`'s shape on one H200 (30 layers, 730 tokens/s at batch 1)."""
 CONTEXT_BYTES = 2**30
@@ -127,7 +129,8 @@ class Network:
         tokens = batch * (self.block if self.shape.kv_values_per_token else TYPICAL_LENGTH)
         cached = batch * TYPICAL_LENGTH * self.shape.kv_values_per_token * self.dtype.itemsize
         multiplied = 2.0 * tokens * (self.shape.n_parameters - self._unused(1))
-        reading = (self._bytes_read(tokens) + cached) / (BANDWIDTH_SHARE * gpu.bandwidth * 1e12)
+        share = FLOAT8_SHARE if self.float8 else BANDWIDTH_SHARE
+        reading = (self._bytes_read(tokens) + cached) / (share * gpu.bandwidth * 1e12)
         least = LAYER_SECONDS * int(getattr(self.shape, "n_layers", 1))
         return max(reading, multiplied / (PEAK_SHARE * gpu.peak * 1e12), least)
 

@@ -178,12 +178,8 @@ def _grown(job: Job, run: RunSpec) -> Job:
         {name: value for name, value in spec.to_json().items() if name not in GROWING}
         for spec in (run, job.spec)
     )
-    if differing := sorted(name for name in {*old, *new} if old.get(name) != new.get(name)):
-        name = differing[0]
-        raise RunError(
-            f"only orders and samples can be added to a run; its {name} is {old.get(name)}, "
-            f"requested {new.get(name)}"
-        )
+    if differing := spec_diff(old, new):
+        raise RunError(f"only orders and samples can be added to a run; {'; '.join(differing)}")
     own = {order.spec: order for order in job.orders}
     orders = parse_policies([own.get(name, name) for name in dict.fromkeys((*run.orders, *own))])
     spec = replace(

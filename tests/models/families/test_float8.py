@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +44,20 @@ SIZES = {"hidden_size": 64, "moe_intermediate_size": 48, "num_shared_experts": 2
 """An expert's 48 columns are one block and a half."""
 
 
-def write_float8(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Write a checkpoint as published in fp8; return the numbers that it stands for."""
+def write_float8(folder: Path, keep: Collection[str] = (), **changes: Any) -> dict[str, Any]:
+    """Write a checkpoint as published in fp8; return the numbers that it stands for.
+
+    Args:
+        folder: the checkpoint's folder.
+        keep: parts of names of tensors that are not in fp8.
+        changes: further values of config.json.
+    """
     tensors = write_llada2(folder, **{**SIZES, **changes}, quantization_config=QUANTISED)
     stored, meant = {}, {}
     for name, tensor in tensors.items():
         stored[name] = meant[name] = tensor
+        if any(part in name for part in keep):
+            continue
         if (tensor.ndim == 2 and "proj" in name) or "attention.dense" in name:
             stored[name], stored[name + "_scale_inv"], meant[name] = quantised(tensor)
     for shard in folder.glob("*.safetensors"):
@@ -189,6 +197,27 @@ def test_a_checkpoint_in_float8_computes_what_its_numbers_say(tmp_path: Path) ->
     assert (found.problem, found.dtype) == (None, torch.float32)
 
 
+@pytest.mark.parametrize("keep", ["shared_experts", "layers.1.mlp", "experts.0.gate_proj", "down_proj"])
+def test_experts_that_are_partly_in_float8(tmp_path: Path, keep: str) -> None:
+    """They are not rounded unless ``--weights fp8`` asks for it, on every device."""
+    meant = write_float8(tmp_path, [keep])
+    stored = [load_llada2(tmp_path, device="cpu", experts=place) for place in ("device", "host")]  # type: ignore[arg-type]
+    converted = load_llada2(tmp_path, device="cpu", weights="fp8")
+    assert [model.weight_format for model in (*stored, converted)] == [None, None, "fp8"]
+    assert converted.digest != stored[0].digest == stored[1].digest
+    assert converted.with_stored_weights() is not None
+    prefix = "model.layers.1.mlp.experts.3."
+    for part, name in enumerate(("gate", "up", "down")):
+        wanted = meant[f"{prefix}{name}_proj.weight"]
+        exact, mapped, rounded = (
+            model.weights.layers[1].feed_forward.experts.matrices(3)[part]  # type: ignore[union-attr]
+            for model in (*stored, converted)
+        )
+        assert torch.allclose(exact, wanted, rtol=1e-6)
+        assert torch.allclose(mapped, wanted, rtol=1e-6)
+        assert float((rounded - wanted).norm() / wanted.norm()) < 0.04
+
+
 def test_keys_about_what_the_tensors_show_are_accepted(tmp_path: Path) -> None:
     write_float8(tmp_path)
     rewrite_config(tmp_path, quantization_config={**QUANTISED, "scale_fmt": "ue8m0", "ignored_layers": ["a"]})
@@ -224,9 +253,10 @@ def test_a_missing_scale_is_named(tmp_path: Path) -> None:
         ({"group_size": 64, "bits": 4}, "mlx"),
         ({"quant_method": "fp8"}, "fp8 with weight_block_size=None"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, "fp8 with weight_block_size"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 40]}, "fp8 with weight_block_size"),
         ({**QUANTISED, "activation_scheme": "static"}, "fp8 with activation_scheme='static'"),
         ({**QUANTISED, "fmt": "e5m2"}, "fp8 with fmt='e5m2'"),
-        ("int4", "unknown"),
+        ("int4", "'int4'"),
     ],
 )
 def test_other_quantisations_are_refused_by_name(tmp_path: Path, stated: Any, name: str) -> None:
@@ -296,5 +326,6 @@ def test_runs_of_other_weights_are_never_mixed(checkpoint: Any, tmp_path: Path) 
     assert spec.model["weights"] == "fp8"
     assert describe_model(open_model(spec, device="cpu")) == dict(spec.model)  # as a worker opens it
     assert len(run.reveals()) == len(ol.score(name, texts, weights="fp8", **options).reveals())
-    with pytest.raises(RunError):
-        ol.score(name, texts, **options)
+    for extend in (False, True):
+        with pytest.raises(RunError, match=r"model\.weights: the run has 'fp8', requested nothing"):
+            ol.score(name, texts, extend=extend, **options)

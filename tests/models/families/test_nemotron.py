@@ -20,6 +20,7 @@ from orderlens.models.loading import load_model
 from support import write_dense
 
 FAMILY, MASK, BLOCK = "nemotron_labs_diffusion", 99, 8
+YARN = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 128, "mscale": 1.0}
 IDS = np.random.default_rng(3).integers(0, 97, 40)
 
 
@@ -148,6 +149,8 @@ def test_seeds_are_marked_when_scoring(model: Any) -> None:
         ({"dlm_paradigm": "autoregressive"}, "dlm_paradigm='autoregressive' is not supported"),
         ({"sliding_window": 64}, "sliding_window=64 is not supported"),
         ({"rms_norm_eps": None}, "lacks rms_norm_eps"),
+        ({"rope_parameters": {**YARN, "mscale_all_dim": 1.0}}, "lacks rope_theta"),
+        ({"rope_theta": 7.0}, r"rope_theta=7\.0, but rope_parameters\.rope_theta="),
     ],
 )
 def test_other_networks_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -14,6 +14,7 @@ from orderlens.models.checkpoint_info import describe_checkpoint
 from orderlens.models.files.configfile import parse_known
 from orderlens.models.loading import load_model
 from support import write_dense, write_llada2
+from support.dense import write_shards
 
 PLANTED: dict[str, Any] = {
     "use_hybrid_mixer": True,
@@ -139,10 +140,36 @@ def test_both_places_of_rotary_values_are_checked(tmp_path: Path) -> None:
         load_model(str(tmp_path), device="cpu")
 
 
-def test_the_network_counts_more_than_the_model_type(tmp_path: Path) -> None:
-    write_dense(tmp_path, family="Dream", architectures=["DreamForCausalLM"])
-    with pytest.raises(ModelLoadError, match="DreamForCausalLM is not supported: Dream-Reasoner"):
+@pytest.mark.parametrize("place", ["rope_parameters", "rope_scaling"])
+def test_two_bases_of_rotary_angles_are_refused(
+    written: tuple[str, Path], tmp_path: Path, place: str
+) -> None:
+    family, folder = written
+    config = json.loads((folder / "config.json").read_text())
+    if "rope_theta" not in config or family in {"orderlens", "nemotron_labs_diffusion"}:
+        pytest.skip("no such base, or no unscaled angles")
+    same = {"rope_type": "default", "rope_theta": config["rope_theta"]}
+    load_model(str(planted(folder, tmp_path / "same", **{place: same})), device="cpu")
+    copy = planted(folder, tmp_path / "other", **{place: same | {"rope_theta": 77.0}})
+    with pytest.raises(ModelLoadError, match=rf"rope_theta=.*, but {place}\.rope_theta=77\.0"):
+        load_model(str(copy), device="cpu")
+
+
+def test_a_tied_output_matrix_with_other_numbers_is_refused(tmp_path: Path) -> None:
+    tensors = write_dense(tmp_path, family="Dream", tie_word_embeddings=True)
+    embedding = tensors["model.embed_tokens.weight"]
+    write_shards(tmp_path, tensors | {"lm_head.weight": embedding.clone()}, 2)
+    assert load_model(str(tmp_path), device="cpu").vocab_size == len(embedding)
+    write_shards(tmp_path, tensors | {"lm_head.weight": embedding + 1}, 2)
+    with pytest.raises(ModelLoadError, match=r"lm_head\.weight differs from model\.embed_tokens\.weight"):
         load_model(str(tmp_path), device="cpu")
+
+
+def test_the_network_counts_more_than_the_model_type(tmp_path: Path) -> None:
+    for stated in (["DreamForCausalLM"], "DreamForCausalLM"):
+        write_dense(tmp_path, family="Dream", architectures=stated)
+        with pytest.raises(ModelLoadError, match="DreamForCausalLM is not supported: Dream-Reasoner"):
+            load_model(str(tmp_path), device="cpu")
     write_dense(tmp_path, family="Dream", architectures=["DreamWithTwists"])
     with pytest.raises(
         UnknownNameError, match=r"names DreamWithTwists, but model_type 'Dream' means DreamModel"

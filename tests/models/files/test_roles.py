@@ -106,6 +106,8 @@ def test_rows_behind_the_tokenizer_are_padding(made) -> None:
             r"mask id 12 is outside the vocabulary of 12; config.json can name it \(mask_t",
         ),
         ({"mask_token_id": -1}, "mask id -1 is outside"),
+        ({"mask_token_id": [6, 7]}, r"mask_token_id=\[6, 7\] must be one token id"),
+        ({"eos_token_id": [3, 6]}, "id 6 is both the mask and an EOS"),
         ({"eos_token_id": [3, 40]}, r"EOS id 40 is outside the vocabulary of 12.*\(eos_token_id\)"),
         ({"mask_token_id": "6"}, r"mask_token_id='6' must be a token id \(a whole number\)"),
         ({"mask_token_id": True}, "mask_token_id=True must be a token id"),

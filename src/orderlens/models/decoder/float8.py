@@ -4,8 +4,8 @@ A converted matrix has one scale per row: the row's largest absolute value becom
 number. A stored one has one scale per block of rows and columns (``weight_block_size``, usually 128 × 128);
 its scales are repeated for each row, because the kernels read one scale per row and group of columns.
 
-Only matrices of experts stay in float8; other stored float8 matrices are multiplied by their scales when
-they are loaded. Does not depend on files or families.
+Only experts stay in float8, and only if all of them are stored so; other stored float8 matrices are
+multiplied by their scales when they are loaded. Does not depend on files or families.
 
 Shape letters: O rows, C columns, S groups of columns.
 """
@@ -111,5 +111,5 @@ class Float8Stack:
 def _copy(matrix: Matrix, values_OC: Tensor, scale_OS: Tensor) -> None:
     found = matrix.to(values_OC.device).as_float8()
     assert found.scale_OS is not None
-    values_OC.copy_(interleaved(found.values_OC, found.scale_OS.shape[1]))
-    scale_OS.copy_(found.scale_OS)
+    values_OC.copy_(interleaved(found.values_OC, scale_OS.shape[1]))
+    scale_OS.copy_(found.scale_OS)  # one scale of a converted row is repeated for each group

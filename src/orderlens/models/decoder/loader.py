@@ -26,7 +26,7 @@ from orderlens.models.decoder.weights import (
     MappedExperts,
     SparseFeedForward,
 )
-from orderlens.models.files.checkpoint import Checkpoint
+from orderlens.models.files.checkpoint import FLOAT8, Checkpoint
 
 ExpertPlace: TypeAlias = Literal["device", "host"]
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
@@ -148,11 +148,12 @@ def check_tensors(layout: Layout, checkpoint: Checkpoint, config: DecoderConfig)
 
 
 def stores_float8(layout: Layout, checkpoint: Checkpoint, config: DecoderConfig) -> bool:
-    """Return whether the experts are stored in float8."""
-    for layer in filter(config.has_experts, range(config.n_layers)):
-        gate, _, _ = _mlp_names(layout.layer.format(layer) + EXPERT.format(0))
-        return checkpoint.scales(gate) is not None
-    return False
+    """Return whether all matrices of experts are stored in float8; a part of them does not count."""
+    prefixes = [layout.layer.format(layer) for layer in range(config.n_layers) if config.has_experts(layer)]
+    experts = [EXPERT.format(expert) for expert in range(config.n_experts)]
+    experts += [SHARED] if config.n_shared else []
+    names = (name for prefix in prefixes for expert in experts for name in _mlp_names(prefix + expert))
+    return bool(prefixes) and all(checkpoint.kind(name) == FLOAT8 for name in names)
 
 
 def load_weights(
@@ -173,13 +174,14 @@ def load_weights(
         device: device of the tensors.
         dtype: their dtype.
         place: location of expert matrices.
-        float8: convert experts to float8; those that are stored so stay in float8 in any case.
+        float8: convert experts to float8; they stay so in any case if all of them are stored so.
     """
     check_tensors(layout, checkpoint, config)
+    stays8 = float8 or stores_float8(layout, checkpoint, config)
     try:
-        return _Loader(layout, checkpoint, config, device, dtype, place, float8).weights()
+        return _Loader(layout, checkpoint, config, device, dtype, place, stays8).weights()
     except torch.OutOfMemoryError:
-        raise ModelLoadError(_too_large(config, device, dtype, float8)) from None
+        raise ModelLoadError(_too_large(config, device, dtype, stays8)) from None
 
 
 def weight_bytes(config: DecoderConfig, dtype: torch.dtype, float8: bool = False) -> int:
@@ -224,10 +226,20 @@ class _Loader:
     def weights(self) -> DecoderWeights:
         layout = self.layout
         embedding_VC = self.read(layout.embedding)
+        if self.config.tied and layout.unembed in self.checkpoint:
+            self.refuse_other_unembed(embedding_VC)
         with ThreadPoolExecutor(READERS) as threads:
             layers = tuple(threads.map(self.layer, range(self.config.n_layers)))
         unembed_VC = embedding_VC if self.config.tied else self.read(layout.unembed)
         return DecoderWeights(embedding_VC, layers, self.read(layout.final_norm), unembed_VC)
+
+    def refuse_other_unembed(self, embedding_VC: Tensor) -> None:
+        """Refuse a tied output matrix that the files also hold, with other numbers."""
+        if not torch.equal(self.read(self.layout.unembed), embedding_VC):
+            raise ModelLoadError(
+                f"config.json ties the output matrix to the embedding, but {self.layout.unembed} differs "
+                f"from {self.layout.embedding}; set the key that ties them to false, or remove the tensor"
+            )
 
     def stored(self, name: str, group_of: int | None = None) -> Matrix:
         """Return one tensor with its scales, if it has any, in groups that divide ``group_of`` columns."""
@@ -294,7 +306,7 @@ class _Loader:
     def stacked(self, prefix: str) -> StackedExperts:
         E = self.config.n_experts + self.config.n_shared
         F, C = self.config.expert_width, self.config.hidden_size
-        if self.float8 or self.checkpoint.scales(_mlp_names(prefix + EXPERT.format(0))[0]) is not None:
+        if self.float8:
             stack = Float8Stack(E, F, C, self.device, self.checkpoint.block)
             for expert, triple in enumerate(self.triples(prefix)):
                 stack.fill(expert, *triple)

@@ -40,8 +40,8 @@ class MappedExperts:
 
     @property
     def is_float8(self) -> bool:
-        """Whether the stored weights are float8 numbers with scales."""
-        return self.triples[0][0].scale_OS is not None
+        """Whether all stored weights are float8 numbers with scales."""
+        return all(matrix.scale_OS is not None for triple in self.triples for matrix in triple)
 
     def matrices(self, expert: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return gate [F, C], up [F, C] and down [C, F] of one expert."""
@@ -112,7 +112,7 @@ class DecoderWeights:
     @property
     def is_float8(self) -> bool:
         """Whether the experts' weights are float8 numbers with scales."""
-        return any(experts.is_float8 for experts in self._experts())
+        return {experts.is_float8 for experts in self._experts()} == {True}
 
     def _experts(self) -> Iterator[Experts]:
         blocks = (layer.feed_forward for layer in self.layers)

@@ -16,7 +16,7 @@ from orderlens.errors import ModelLoadError
 from orderlens.models.decoder.config import DecoderConfig, parse_qwen
 from orderlens.models.decoder.loader import QWEN_PARTS, Layout
 from orderlens.models.decoder.model import Dialect
-from orderlens.models.files.configfile import ConfigValues, refuse_unsupported
+from orderlens.models.files.configfile import ConfigValues, refuse_unsupported, rope_values
 from orderlens.models.files.roles import PublishedTokens
 
 _ONLY: Mapping[str, tuple[object, ...]] = {
@@ -46,6 +46,7 @@ def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
         raise ModelLoadError(
             "config.json: rope_parameters must state one YaRN scaling, and rope_scaling, if present, the same"
         )
+    rope_values(values, scaled=True).number("rope_theta")  # 1e9 in 14B, so no default is right
     original, factors = found.pop()
     return replace(config, max_positions=min(config.max_positions, original), rotary_factors=factors)
 

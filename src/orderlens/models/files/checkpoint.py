@@ -82,7 +82,7 @@ class Checkpoint:
             optional: names that may be missing.
             float8: whether matrices may be stored in float8 with scales per block.
         """
-        scaled = [name for name in self._handles if float8 and self._kind(name) == FLOAT8 and self.block]
+        scaled = [name for name in self._handles if float8 and self.kind(name) == FLOAT8 and self.block]
         expected = {**expected, **{name + SCALES: self._scale_shape(expected, name) for name in scaled}}
         missing = [name for name in expected if name not in self._handles and name not in optional]
         unknown = sorted(set(self._handles) - set(expected))
@@ -99,9 +99,9 @@ class Checkpoint:
 
     def _check_tensor(self, name: str, shape: tuple[int, ...], is_scaled: bool) -> None:
         header = self._handles[name].get_slice(name)
-        if self._kind(name) not in STORED_DTYPES and not (is_scaled and len(shape) == 2):
+        if self.kind(name) not in STORED_DTYPES and not (is_scaled and len(shape) == 2):
             allowed = ", ".join(STORED_DTYPES)
-            raise ModelLoadError(f"tensor {name} is stored as {self._kind(name)}; supported are {allowed}")
+            raise ModelLoadError(f"tensor {name} is stored as {self.kind(name)}; supported are {allowed}")
         if tuple(header.get_shape()) != shape:
             raise ModelLoadError(
                 f"tensor {name} has shape {header.get_shape()}; config.json wants {list(shape)}"
@@ -113,22 +113,23 @@ class Checkpoint:
 
     def scales(self, name: str) -> Tensor | None:
         """Return the scales of a float8 matrix, None for a plain tensor."""
-        return self.tensor(name + SCALES) if self._kind(name) == FLOAT8 else None
+        return self.tensor(name + SCALES) if self.kind(name) == FLOAT8 else None
 
-    def _kind(self, name: str) -> str:
+    def kind(self, name: str) -> str:
+        """Return how one tensor is stored, e.g. ``BF16``, from the header."""
         return str(self._handles[name].get_slice(name).get_dtype())
 
     def dtype_of(self, name: str) -> torch.dtype:
         """Return the stored dtype of one tensor, from the header."""
-        return STORED_DTYPES[self._kind(name)]
+        return STORED_DTYPES[self.kind(name)]
 
     @property
     def main_dtype(self) -> torch.dtype:
         """The dtype in which most numbers are stored, without float8 matrices and their scales."""
         sizes = Counter[str]()
         for name in self._handles:
-            if self._kind(name) != FLOAT8 and not name.endswith(SCALES):
-                sizes[self._kind(name)] += self._size(name)
+            if self.kind(name) != FLOAT8 and not name.endswith(SCALES):
+                sizes[self.kind(name)] += self._size(name)
         return STORED_DTYPES.get(sizes.most_common(1)[0][0], torch.float32) if sizes else torch.float32
 
     @property
@@ -152,8 +153,9 @@ def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
         found = sorted(folder.glob("*.safetensors"))
         if not found:
             raise ModelLoadError(
-                f"{folder} holds no safetensors files, and {_other_format(folder)} are not read; name a "
-                "revision that has them (hf:ORG/NAME@refs/pr/N) or convert them, as docs/models.md shows"
+                f"{folder} holds no safetensors files, and {_other_format(folder)} are not read; "
+                "download safetensors files, name a revision with them (hf:ORG/NAME@refs/pr/N) or convert "
+                "the others, as docs/models.md shows"
             )
         return found, []
     weight_map = read_json(index).get("weight_map")

@@ -129,7 +129,7 @@ def float8_block(values: Mapping[str, Any]) -> tuple[int, int] | None:
     found = values.get("quantization_config") or values.get("quantization")
     if found is None:
         return None
-    stated = found if isinstance(found, Mapping) else {}
+    stated = found if isinstance(found, Mapping) else {"quant_method": short_repr(found)}
     method = stated.get("quant_method") or _guessed_method(stated)
     if method != "fp8":
         raise _unsupported_quantisation(method, "fp8 with weight_block_size")
@@ -137,10 +137,11 @@ def float8_block(values: Mapping[str, Any]) -> tuple[int, int] | None:
         if stated.get(key) not in (None, allowed):
             raise _unsupported_quantisation(f"fp8 with {key}={short_repr(stated[key])}", allowed)
     block, *_ = map(stated.get, ("weight_block_size", *_FLOAT8_HARMLESS))
-    if not isinstance(block, list) or [type(size) for size in block] != [int, int] or min(block) < 32:
+    sizes = block if isinstance(block, list) else []
+    if [type(size) for size in sizes] != [int, int] or min(sizes) < 32 or sizes[1] % 32:
         what = f"fp8 with weight_block_size={short_repr(block)}"
-        raise _unsupported_quantisation(what, "two sizes of at least 32")
-    return block[0], block[1]
+        raise _unsupported_quantisation(what, "two sizes of at least 32, a multiple of 32 columns")
+    return sizes[0], sizes[1]
 
 
 def _guessed_method(stated: Mapping[str, Any]) -> str:
@@ -160,8 +161,8 @@ def _unsupported_quantisation(what: str, allowed: str) -> ModelLoadError:
 def rope_values(values: Mapping[str, Any], *, scaled: bool = False, is_partial: bool = False) -> ConfigValues:
     """Return ``rope_theta`` and ``partial_rotary_factor``, from the top level or from a nested object.
 
-    Refuses scaled angles unless the caller reads their values itself (``scaled``), and a part of a head
-    unless the family has it (``is_partial``).
+    Refuses places that disagree, scaled angles unless the caller reads their values itself (``scaled``), and
+    a part of a head unless the family has it (``is_partial``).
     """
     found = {key: values.get(key) for key in ("rope_theta", "partial_rotary_factor")}
     for key in ("rope_scaling", "rope_parameters"):
@@ -170,6 +171,12 @@ def rope_values(values: Mapping[str, Any], *, scaled: bool = False, is_partial: 
             raise ModelLoadError(f"config.json: {key}={nested!r} is not supported (only null)")
         if not scaled:
             _refuse_scaling(key, nested)
+        for name, stated in found.items():
+            if nested.get(name) not in (None, stated) and stated is not None:
+                raise ModelLoadError(
+                    f"config.json: {name}={short_repr(stated)}, but {key}.{name}={short_repr(nested[name])}; "
+                    "remove the one that the network does not use"
+                )
         found |= {name: nested[name] for name in found if nested.get(name) is not None}
     if not is_partial:
         refuse_unsupported(found, {"partial_rotary_factor": (1,)})
@@ -217,7 +224,9 @@ _HARMLESS_KINDS = re.compile(
     r"|.*_loss(_(coef|coefficient|weight|alpha|scale|scaling_factor|type|function))?"
 )
 """Tokens that move positions (DELETE, EXPAND, …) are not harmless: a family must exclude them."""
-_ON_WITHOUT = frozenset({"rope", "use_rope", "use_rotary", "use_rmsnorm", "use_residual", "is_diffusion"})
+_ON_WITHOUT = frozenset(
+    {"rope", "use_rope", "use_rotary", "use_rmsnorm", "use_rms_norm", "use_residual", "is_diffusion"}
+)
 """Switches that are on in every network here: false would be another network."""
 
 

@@ -110,7 +110,12 @@ def count_known_ids(tokenizer: FastTokenizer | None, vocab_size: int) -> int:
 
 
 def check_roles(roles: TokenRoles, vocab_size: int) -> TokenRoles:
-    """Refuse ids outside the vocabulary."""
+    """Refuse ids outside the vocabulary, and a mask that also ends a text."""
+    if roles.mask_id in roles.eos_ids:
+        raise ModelLoadError(
+            f"id {roles.mask_id} is both the mask and an EOS; {CONFIG} can name them (mask_token_id, "
+            "eos_token_id)"
+        )
     for label, index in (("mask", roles.mask_id), *(("EOS", token) for token in sorted(roles.eos_ids))):
         if not 0 <= index < vocab_size:
             raise ModelLoadError(
@@ -130,7 +135,10 @@ def _mask_id(
             *(tokenizer.id_of(name) for name in published.mask_tokens),
         ]
     found = next((value for value in candidates if value not in (None, [])), published.mask_id)
-    return next(_read_token_ids("mask_token_id", found))
+    first, *others = _read_token_ids("mask_token_id", found)
+    if others:
+        raise ModelLoadError(f"{CONFIG}: mask_token_id={found!r} must be one token id")
+    return first
 
 
 def _eos_ids(
