@@ -274,7 +274,7 @@ def _assemble(weights: DecoderWeights, config: DecoderConfig) -> LoadedNetwork:
 
 def _engine(network: DecoderNetwork, config: DecoderConfig) -> ForwardEngine:
     if config.attention == "full":
-        recorded = not config.n_experts  # experts in plain torch wait for the host
+        recorded = not config.n_experts  # plain torch, which waits for the host
         return canvas_engine(
             network, config.max_positions, recorded=recorded, max_graph_tokens=MAX_GRAPH_TOKENS
         )

@@ -134,7 +134,7 @@ def kernels_apply(config: DecoderConfig, device: torch.device, dtype: torch.dtyp
     if config.n_experts and not experts_supported(config):
         return False
     wide = config.head_width >= 32 or config.n_experts > 0
-    return wide and _power_of_two(config.head_width)
+    return wide and _power_of_two(config.head_width) and not (config.attention == "full" and config.qk_norm)
 
 
 def experts_supported(config: DecoderConfig) -> bool:

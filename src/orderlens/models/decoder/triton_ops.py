@@ -20,7 +20,7 @@ from orderlens.kernels.gpu import gpu_of
 from orderlens.kernels.rowwise import add_rms_norm, prepare_heads, swiglu
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.config import DecoderConfig
-from orderlens.models.decoder.torch_ops import FeedForward, TorchOps, route, router_logits
+from orderlens.models.decoder.torch_ops import FeedForward, rotary_tables_of, route, router_logits
 from orderlens.models.decoder.weights import (
     DecoderLayer,
     DenseFeedForward,
@@ -45,8 +45,7 @@ class TritonOps:
     gathers = False
 
     def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
-        self._plain = TorchOps(config, device, dtype)
-        self.config, self.tables = config, self._plain.tables
+        self.config, self.tables = config, rotary_tables_of(config, device, dtype)
         self._adds_zeros = config.n_experts == 0
         self._zeros = torch.zeros(max(config.qkv_width, config.hidden_size), device=device, dtype=dtype)
 
@@ -65,8 +64,6 @@ class TritonOps:
         return attend(qk_THD, fused_TO, windows, pool, index, self.config, splits)
 
     def attend_canvas(self, h_TC: Tensor, layer: DecoderLayer, count: int) -> Tensor:
-        if self.config.qk_norm:  # our kernel has no norms
-            return self._plain.attend_canvas(h_TC, layer, count)
         fused_TO = self.project(h_TC, layer.qkv_OC, layer.qkv_bias_O)
         return attend_canvas(fused_TO, count, self.tables, self.config)
 
