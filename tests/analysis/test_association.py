@@ -72,6 +72,25 @@ def test_draws_of_one_item_are_not_items_of_their_own(builders):
     assert cell.high - cell.low > 30  # Wilson's of sixty: 24.5
 
 
+def test_few_correct_answers_have_statistics_without_intervals():
+    """Seven answers are too few for an interval or DeLong's test; eight are enough."""
+    from orderlens.analysis.table import cells_of
+
+    n = 40
+    var = np.exp(np.random.default_rng(1).normal(size=n))
+    for yes, known in ((7, False), (8, True)):
+        rows = [("t", "max-prob", i, i < yes, -((3 * i) % n), var[i], 5 + i % 7) for i in range(n)]
+        within, control = (function(study(rows), QUICK) for function in (within_cell, controls))
+        reason = None if known else "no interval: a group has fewer than 8 prompts"
+        for frame, name in ((within, "gap"), (within, "rho"), (control, "auroc_var")):
+            (cell,) = cells_of(frame, name)
+            assert cell.is_defined
+            assert (math.isfinite(cell.low), cell.why) == (known, reason)
+        assert math.isfinite(within["mw_p"][0]), "an exact test"
+        assert math.isfinite(control["auroc_var_minus_mean_p"][0]) == known
+        assert control["why"][0] == reason
+
+
 def test_arrow_in_arrow_out(five):
     for function in (within_cell, quadrants, selectors, controls, mean_only_null):
         table = function(pa.Table.from_pandas(five))

@@ -19,7 +19,7 @@ from orderlens.analysis.association import DIRECTIONS, normal_scores
 from orderlens.analysis.frames import cells as groups
 from orderlens.analysis.frames import finite_rows, graded_rows
 from orderlens.common.rng import keyed_generator
-from orderlens.metrics.estimate import Clusters, Estimate, Resampling, function_of_sums, means
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling, function_of_sums, means, two_groups
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
 from orderlens.metrics.significance import BinaryRanks, nested_logistic, wilson
 from orderlens.rules.cards import in_paper_order
@@ -126,7 +126,8 @@ def _auroc_difference(
         return np.asarray(ours - (0.5 + sign * (theirs - 0.5)))[:, None]
 
     value, why = lead(np.ones((1, len(codes))))[0], "one class is empty"
-    return cell.clusters.estimates(value, lambda counts: lead(counts[:, codes]), len(codes), why=why)[0]
+    found = cell.clusters.estimates(value, lambda counts: lead(counts[:, codes]), len(codes), why=why)[0]
+    return two_groups(found, cell.right, cell.clusters)
 
 
 FOLDS = 5

@@ -17,7 +17,7 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
-from orderlens.metrics.estimate import Clusters, Estimate, student_p
+from orderlens.metrics.estimate import Clusters, Estimate, student_p, two_groups
 from orderlens.metrics.segments import FloatArray, IntArray, Segments, divide
 
 
@@ -142,13 +142,15 @@ class BinaryRanks:
         return np.stack([rho, auroc], axis=1)
 
     def estimates(self, clusters: Clusters) -> tuple[Estimate, Estimate]:
-        """Return Spearman correlation and AUROC with intervals."""
+        """Return Spearman correlation and AUROC with intervals, if both outcomes have enough prompts."""
         value = self.statistics(np.ones((1, len(self.rows))))[0]
         prompt_of_entry = clusters.codes[self.rows]
         rho, auroc = clusters.estimates(
             value, lambda counts: self.statistics(counts[:, prompt_of_entry]), len(self.rows)
         )
-        return rho, auroc
+        yes_N = np.zeros(len(self.rows), np.bool_)
+        yes_N[self.rows] = self.yes > 0
+        return two_groups(rho, yes_N, clusters), two_groups(auroc, yes_N, clusters)
 
 
 @dataclass(frozen=True, slots=True)
