@@ -21,6 +21,8 @@ from orderlens.analysis import (
     within_cell,
 )
 from orderlens.errors import UserInputError
+from orderlens.metrics.estimate import Clusters
+from orderlens.metrics.significance import accuracy
 
 QUICK = Resampling(reps=50)
 
@@ -89,6 +91,22 @@ def test_few_correct_answers_have_statistics_without_intervals():
         assert math.isfinite(within["mw_p"][0]), "an exact test"
         assert math.isfinite(control["auroc_var_minus_mean_p"][0]) == known
         assert control["why"][0] == reason
+
+
+def test_shares_of_nothing_have_wilsons_interval():
+    """Resamples of equal verdicts agree, but 0 of 10 items does not show that the accuracy is 0."""
+    keys = [(order, i) for order in ("max-prob", "random") for i in range(10)]
+    frame = study([("t", order, i, False, -((3 * i) % 10), 0.1 * i, 9) for order, i in keys])
+    limit = 100 * stats.binomtest(0, 10).proportion_ci(method="wilson").high
+    chosen = selectors(frame.assign(min=-1.0), QUICK).iloc[0]
+    assert (chosen["min_v"], chosen["min_v_low"], chosen["min_v_high"]) == (0, 0, pytest.approx(limit))
+    assert chosen["delta_pp_high"] == 0, "a difference, not a share"
+    split = quadrants(frame, QUICK).iloc[0]
+    n_items = split["n_hi_mean_lo_var"] // 2
+    wide = 100 * stats.binomtest(0, int(n_items)).proportion_ci(method="wilson").high
+    assert split["hi_mean_lo_var_high"] == pytest.approx(wide)
+    again = accuracy([0, 0] * 10, Clusters([0, 0, 1, 1, 2] * 4, QUICK))
+    assert again.high == pytest.approx(100 * stats.binomtest(0, 3).proportion_ci(method="wilson").high)
 
 
 def test_arrow_in_arrow_out(five):

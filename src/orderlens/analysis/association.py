@@ -37,6 +37,7 @@ from orderlens.metrics.segments import BoolArray, FloatArray, divide
 from orderlens.metrics.significance import (
     BinaryRanks,
     adjust,
+    agreeing,
     delong,
     mann_whitney_less,
     mcnemar,
@@ -193,6 +194,8 @@ def _quadrants(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling)
     found = (
         means(scores, Clusters(known["item_id"], resampling)) if len(known) else [Estimate.undefined("")] * 4
     )
+    for place, cell in enumerate(found):
+        found[place] = agreeing(cell, known["item_id"][inside[:, place]].nunique(), resampling.level)
     for name, cell in zip(QUADRANTS, found, strict=True):
         out[name] = cell.value
     for name, cell in zip(QUADRANTS, found, strict=True):

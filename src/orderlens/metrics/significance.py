@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
-from orderlens.metrics.estimate import Clusters, Estimate, student_p, two_groups
+from orderlens.metrics.estimate import Clusters, Estimate, mean, student_p, two_groups
 from orderlens.metrics.segments import FloatArray, IntArray, Segments, divide
 
 
@@ -237,6 +237,22 @@ def wilson(n_correct: int, n: int, level: float = 0.95) -> Estimate:
         return Estimate.undefined("no graded item")
     interval = scipy.stats.binomtest(n_correct, n).proportion_ci(level, method="wilson")
     return Estimate(n_correct / n, float(interval.low), float(interval.high), n)
+
+
+def accuracy(correct_N: ArrayLike, clusters: Clusters) -> Estimate:
+    """Return the share of correct answers (%): Wilson's interval, or items resampled where they repeat."""
+    values = np.asarray(correct_N, np.float64)
+    if not len(values) or clusters.count == len(values):
+        return wilson(int(values.sum()), len(values), clusters.resampling.level).times(100)
+    return agreeing(mean(100.0 * values, clusters), clusters.count, clusters.resampling.level)
+
+
+def agreeing(share: Estimate, n_items: int, level: float) -> Estimate:
+    """Return a share (%) with Wilson's interval if it is 0 or 100, because all resamples then agree."""
+    if share.value not in (0.0, 100.0):
+        return share
+    known = wilson(n_items if share.value else 0, n_items, level).times(100)
+    return replace(share, low=known.low, high=known.high)
 
 
 def adjust(p_values: ArrayLike, method: Literal["holm", "bh"]) -> FloatArray:
