@@ -52,7 +52,7 @@ def test_within_cell_worked_example(five):
 
 def test_draws_of_one_item_are_not_items_of_their_own(builders):
     """Three copies of every answer tell nothing new: no smaller p, no narrower interval."""
-    once = simulate_study(25, n_tokens=8)
+    once = simulate_study(50, n_tokens=8)
     thrice = pd.concat([once] * 3, ignore_index=True)
     cells = within_cell(thrice, QUICK)
     assert cells["mw_p"].isna().all()
@@ -91,6 +91,10 @@ def test_few_correct_answers_have_statistics_without_intervals():
         assert math.isfinite(within["mw_p"][0]), "an exact test"
         assert math.isfinite(control["auroc_var_minus_mean_p"][0]) == known
         assert control["why"][0] == reason
+        again = controls(pd.concat([study(rows)] * 2, ignore_index=True), QUICK)
+        (cell,) = cells_of(again, "var_coefficient")
+        assert (math.isfinite(cell.low), cell.why) == (known, reason), "errors clustered by item"
+        assert math.isfinite(again["lr_p"][0]) == known
 
 
 def test_shares_of_nothing_have_wilsons_interval():

@@ -36,6 +36,7 @@ from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
 from orderlens.metrics.significance import (
     BinaryRanks,
+    Nested,
     adjust,
     agreeing,
     delong,
@@ -260,8 +261,7 @@ def _control(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) -
     nested = nested_logistic(
         yes, normal_scores(known["var"]), _base(known), clusters=items, level=resampling.level
     )
-    out |= {"var_coefficient": nested.coefficient, "var_coefficient_low": nested.low}
-    out |= {"var_coefficient_high": nested.high, "lr": nested.statistic, "lr_p": nested.p}
+    out |= _nested_columns(nested)
     out |= _aurocs(known, names, yes, resampling)
     reasons = (_why(yes, len(rows), lost), nested.why, None if items is None else REPEATED)
     why = next(filter(None, reasons), out["auroc_var_why"])
@@ -320,13 +320,20 @@ def _pooled(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) ->
         "task": key[0],
         "order": POOLED,
         "n": len(known),
-        "var_coefficient": nested.coefficient,
-        "var_coefficient_low": nested.low,
-        "var_coefficient_high": nested.high,
-        "lr": nested.statistic,
-        "lr_p": nested.p,
+        **_nested_columns(nested),
         "n_undefined": ungraded + len(graded) - len(known),
         "why": nested.why,
+    }
+
+
+def _nested_columns(found: Nested) -> dict[str, Any]:
+    return {
+        "var_coefficient": found.coefficient,
+        "var_coefficient_low": found.low,
+        "var_coefficient_high": found.high,
+        "lr": found.statistic,
+        "lr_p": found.p,
+        "var_coefficient_why": found.why,
     }
 
 

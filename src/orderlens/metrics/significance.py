@@ -17,7 +17,7 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
-from orderlens.metrics.estimate import Clusters, Estimate, mean, student_p, two_groups
+from orderlens.metrics.estimate import Clusters, Estimate, mean, student_p, too_few, two_groups
 from orderlens.metrics.segments import FloatArray, IntArray, Segments, divide
 
 
@@ -280,7 +280,7 @@ class Nested:
         high: Wald interval of the coefficient.
         statistic: likelihood-ratio statistic 2(ℓ_full − ℓ_base); for clustered rows the Wald χ².
         p: its χ² p-value with one degree of freedom.
-        why: reason if undefined, else None.
+        why: reason if something is undefined, else None.
     """
 
     coefficient: float
@@ -306,7 +306,7 @@ def nested_logistic(
         extra: the predictor under test [N].
         base: predictors of the smaller model, each [N].
         clusters: prompt of each row. If given, a Wald test with cluster-robust errors is used, because the
-            likelihood ratio assumes independent rows.
+            likelihood ratio assumes independent rows. With few prompts in a class there is no test.
         level: coverage of the coefficient's interval.
     """
     outcome = np.asarray(correct, np.float64)
@@ -328,6 +328,9 @@ def nested_logistic(
         return _undefined("the logistic fit did not converge (perfect separation?)")
     coefficient, error = float(second.params[-1]), float(second.bse[-1])
     half = float(special.ndtri((1 + level) / 2)) * error
+    why = None if clusters is None else too_few(outcome > 0, np.asarray(clusters))
+    if why:
+        return Nested(coefficient, math.nan, math.nan, math.nan, math.nan, why)
     ratio = max(0.0, 2 * float(second.llf - first.llf))
     statistic = ratio if clusters is None else (coefficient / error) ** 2
     return Nested(
