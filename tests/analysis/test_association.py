@@ -21,6 +21,8 @@ from orderlens.analysis import (
     within_cell,
 )
 from orderlens.errors import UserInputError
+from orderlens.metrics.estimate import Clusters
+from orderlens.metrics.significance import accuracy
 
 QUICK = Resampling(reps=50)
 
@@ -50,7 +52,7 @@ def test_within_cell_worked_example(five):
 
 def test_draws_of_one_item_are_not_items_of_their_own(builders):
     """Three copies of every answer tell nothing new: no smaller p, no narrower interval."""
-    once = simulate_study(25, n_tokens=8)
+    once = simulate_study(50, n_tokens=8)
     thrice = pd.concat([once] * 3, ignore_index=True)
     cells = within_cell(thrice, QUICK)
     assert cells["mw_p"].isna().all()
@@ -70,6 +72,45 @@ def test_draws_of_one_item_are_not_items_of_their_own(builders):
     cell = found.cell("accuracy", task="t", order="max-prob")
     assert cell.value == 50.0
     assert cell.high - cell.low > 30  # Wilson's of sixty: 24.5
+
+
+def test_few_correct_answers_have_statistics_without_intervals():
+    """Seven answers are too few for an interval or DeLong's test; eight are enough."""
+    from orderlens.analysis.table import cells_of
+
+    n = 40
+    var = np.exp(np.random.default_rng(1).normal(size=n))
+    for yes, known in ((7, False), (8, True)):
+        rows = [("t", "max-prob", i, i < yes, -((3 * i) % n), var[i], 5 + i % 7) for i in range(n)]
+        within, control = (function(study(rows), QUICK) for function in (within_cell, controls))
+        reason = None if known else "no interval: a group has fewer than 8 prompts"
+        for frame, name in ((within, "gap"), (within, "rho"), (control, "auroc_var")):
+            (cell,) = cells_of(frame, name)
+            assert cell.is_defined
+            assert (math.isfinite(cell.low), cell.why) == (known, reason)
+        assert math.isfinite(within["mw_p"][0]), "an exact test"
+        assert math.isfinite(control["auroc_var_minus_mean_p"][0]) == known
+        assert control["why"][0] == reason
+        again = controls(pd.concat([study(rows)] * 2, ignore_index=True), QUICK)
+        (cell,) = cells_of(again, "var_coefficient")
+        assert (math.isfinite(cell.low), cell.why) == (known, reason), "errors clustered by item"
+        assert math.isfinite(again["lr_p"][0]) == known
+
+
+def test_shares_of_nothing_have_wilsons_interval():
+    """Resamples of equal verdicts agree, but 0 of 10 items does not show that the accuracy is 0."""
+    keys = [(order, i) for order in ("max-prob", "random") for i in range(10)]
+    frame = study([("t", order, i, False, -((3 * i) % 10), 0.1 * i, 9) for order, i in keys])
+    limit = 100 * stats.binomtest(0, 10).proportion_ci(method="wilson").high
+    chosen = selectors(frame.assign(min=-1.0), QUICK).iloc[0]
+    assert (chosen["min_v"], chosen["min_v_low"], chosen["min_v_high"]) == (0, 0, pytest.approx(limit))
+    assert chosen["delta_pp_high"] == 0, "a difference, not a share"
+    split = quadrants(frame, QUICK).iloc[0]
+    n_items = split["n_hi_mean_lo_var"] // 2
+    wide = 100 * stats.binomtest(0, int(n_items)).proportion_ci(method="wilson").high
+    assert split["hi_mean_lo_var_high"] == pytest.approx(wide)
+    again = accuracy([0, 0] * 10, Clusters([0, 0, 1, 1, 2] * 4, QUICK))
+    assert again.high == pytest.approx(100 * stats.binomtest(0, 3).proportion_ci(method="wilson").high)
 
 
 def test_arrow_in_arrow_out(five):

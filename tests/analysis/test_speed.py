@@ -50,23 +50,25 @@ def test_families_differ_in_values_only():
 def test_the_speed_of_light_is_that_of_plain_comparisons():
     model = ol.load_model("hmm")
     orders = ["max-prob", "max-prob+top=2", "max-prob+threshold=0.3", "forced-ar", "forced-ar+top=4"]
+    orders += [f"random:{seed}{rule}" for seed in (0, 1, 2) for rule in ("", "+top=2")]
     run = ol.generate(
         model, [f"{word} " for word in ("the", "she", "a", "he was")], orders, max_new_tokens=32
     )
     table = Study(run).tables(["speed"])[1]
     texts = {
-        (row["sample_id"], row["order"]): row["token_ids"] for row in run.outputs().to_arrow().to_pylist()
+        (row["sample_id"], row["seed"], row["order"]): row["token_ids"]
+        for row in run.outputs().to_arrow().to_pylist()
     }
     speeds = {
-        (row.sample_id, row.order): (row.n + row.n_overflow) / row.n_passes
-        for row in run.samples().to_pandas().itertuples()
+        (row["sample_id"], row["seed"], row["order"]): (row["n"] + row["n_overflow"]) / row["n_passes"]
+        for row in run.samples().to_arrow().to_pylist()
     }
-    for base in ("max-prob", "forced-ar"):
-        ways = [order for order in orders if order.partition("+")[0] == base]
-        ids = sorted({sample for sample, _ in texts})
-        best = [max(speeds[i, way] for way in ways if texts[i, way] == texts[i, base]) for i in ids]
+    for base in ("max-prob", "forced-ar", "random"):
+        ways = {order for _, _, order in texts if order.partition("+")[0] == base}
+        ids = [(sample, seed) for sample, seed, order in texts if order == base]
+        best = [max(speeds[*i, way] for way in ways if texts[*i, way] == texts[*i, base]) for i in ids]
         assert table.cell("speed_of_light", order=base).value == pytest.approx(np.mean(best), abs=1e-9)
-        faster = [value > speeds[i, base] + 1e-9 for i, value in zip(ids, best, strict=True)]
+        faster = [value > speeds[*i, base] + 1e-9 for i, value in zip(ids, best, strict=True)]
         assert table.cell("share_faster", order=base).value == pytest.approx(np.mean(faster), abs=1e-9)
 
 

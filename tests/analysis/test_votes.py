@@ -11,6 +11,7 @@ import pytest
 
 from orderlens.analysis import Study
 from orderlens.analysis.votes import ALL_ORDERS, majority_at, pass_at, vote_shares, votes_of
+from orderlens.metrics.significance import wilson
 from orderlens.store.reader import memory_run
 
 
@@ -76,6 +77,15 @@ def test_the_table_of_a_run_counts_seeds_and_orders(golden_studies):
     alone = frame.xs(1, level="k")
     assert alone["majority"].to_numpy() == pytest.approx(alone["accuracy"].to_numpy())
     assert alone["passed"].to_numpy() == pytest.approx(alone["accuracy"].to_numpy())
+
+
+def test_a_share_of_nothing_has_an_interval(builders):
+    rows = [{"task": "t", "temperature": 0.0, "order": "max-prob", "sample_id": f"s{i}"} for i in range(5)]
+    traces = [builders.trace(logq=[-1.0, -2.0], **row) for row in rows]
+    run = builders.make_run(traces, verdicts=[row | {"correct": False, "grader": "g"} for row in rows])
+    cell = builders.table(run, "votes").cell("passed", texts="max-prob", k=1)
+    assert cell.value == 0
+    assert cell.high == pytest.approx(wilson(0, 5).times(100).high)
 
 
 def test_without_answers_there_is_no_majority(golden_studies):

@@ -358,6 +358,42 @@ def test_every_answer_is_on_the_plane_in_the_colour_of_its_verdict():
         assert len(panel.child_axes) == 2, "one strip per axis"
 
 
+def graded_plane(orders, lowest):
+    """Return answers whose Var goes down to ``lowest``, in four tasks; a quarter of the values are 0."""
+    var = np.geomspace(1.0, lowest, 12) * (np.arange(12) % 4 > 0)
+    rows = {"mean": np.linspace(-1, 0, 12).tolist(), "var": var.tolist(), "correct": [True, False] * 6}
+    tasks = ["gsm8k", "hellaswag", "ifeval", "a-task-with-a-long-name"]
+    medians, cells = {"mean": -0.5, "var": 0.1}, [{"order": order} | rows for order in orders]
+    return {"tasks": [{"task": t, "medians": medians, "orders": cells} for t in tasks], "temperature": 0.0}
+
+
+@pytest.mark.parametrize("lowest", [0.02, 3e-5, 1e-33])
+def test_names_and_numbers_of_sixteen_planes_are_inside_and_apart(lowest):
+    from orderlens.figures import plane
+
+    orders = ["forced-ar", "max-prob", "random", "max-prob+threshold=0.6+edit=0.8"]
+    figure = plane.draw(graded_plane(orders, lowest))
+    figure.draw_without_rendering()
+    titles = [panel._left_title.get_window_extent() for panel in figure.axes]
+    assert max(box.x1 for box in titles) <= figure.bbox.x1
+    assert not any(a.overlaps(b) for place, a in enumerate(titles) for b in titles[place + 1 :])
+    for panel in figure.axes:
+        low, high = panel.get_ylim()
+        shown = [text for text in panel.get_yticklabels() if low <= text.get_position()[1] <= high]
+        assert 3 <= len(shown) <= 9
+        assert not any("e-" in text.get_text() for text in shown)
+        boxes = [text.get_window_extent() for text in shown]
+        assert not any(a.overlaps(b) for place, a in enumerate(boxes) for b in boxes[place + 1 :])
+
+
+def test_panels_after_the_alphabet_have_two_letters():
+    from orderlens.figures import plane
+
+    figure = plane.draw(graded_plane(["forced-ar", "max-prob", "random"] * 3, 0.01))
+    letters = [panel.get_title(loc="left").partition(")")[0][1:] for panel in figure.axes]
+    assert letters[:36] == [*"abcdefghijklmnopqrstuvwxyz", *(f"a{letter}" for letter in "abcdefghij")]
+
+
 def test_the_plane_splits_answers_as_the_table_of_quadrants_does(golden_studies):
     data, _ = drawn("plane")
     (table,) = golden_studies["evaluate"].tables(["quadrants"])

@@ -159,11 +159,19 @@ def test_a_difference_without_spread_or_without_a_group_has_no_interval(values, 
     assert math.isnan(found.high)
 
 
-@pytest.mark.parametrize(("n", "has_interval"), [(1, False), (3, False), (4, True)])
-def test_a_group_of_few_prompts_has_no_interval(rows, n, has_interval):
-    found = difference_of_means(rows[1], np.arange(45) < n, Clusters(np.arange(45), FEW))
-    assert math.isfinite(found.value)
-    assert math.isfinite(found.low) == has_interval
+@pytest.mark.parametrize(("n", "has_interval"), [(1, False), (4, False), (7, False), (8, True)])
+def test_a_group_of_few_prompts_has_no_interval_and_a_reason(rows, n, has_interval):
+    first, clusters = np.arange(45) < n, Clusters(np.arange(45), FEW)
+    difference = difference_of_means(rows[1], first, clusters)
+    for found in (difference, *BinaryRanks.of(rows[1], first).estimates(clusters)):
+        assert math.isfinite(found.value)
+        assert math.isfinite(found.low) == has_interval
+        assert found.why == (None if has_interval else "no interval: a group has fewer than 8 prompts")
+
+
+def test_repeated_rows_of_a_prompt_do_not_make_a_group_large(rows):
+    first = np.arange(45) < 21  # three rows of each of seven prompts
+    assert math.isnan(difference_of_means(rows[1], first, Clusters(rows[0], FEW)).low)
 
 
 def test_the_least_mean_allows_for_the_choice_of_the_column():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import orderlens as ol
-from orderlens.errors import UserInputError
+from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.runs.likelihood import averages
 
 NAMES = ["sample_id", "method", "log_prob", "std_error", "n_draws", "nats_per_token", "bits_per_byte"]
@@ -73,6 +73,14 @@ def test_a_seed_repeats_the_draws_and_another_does_not():
 def test_bad_input_is_one_line(given, said):
     with pytest.raises(UserInputError, match=said):
         ol.likelihood("hmm", texts(ol.load_model("hmm"), 1), **given)
+
+
+@pytest.mark.parametrize("method", ["policy", "elbo", "mixture"])
+def test_a_text_of_probability_zero_is_refused(method):
+    model = ol.load_model("hmm")
+    ended = ol.Sample("ended", [1, 2], [model.tokenizer.eos_id, 3, 4, 5])
+    with pytest.raises(ModelOutputError, match="sample 'ended': the model gives the target token"):
+        ol.likelihood(model, [ended], method=method, draws=8)
 
 
 def test_averages_of_a_method_over_its_texts():

@@ -30,12 +30,15 @@ from orderlens.metrics.estimate import (
     difference_of_means,
     function_of_sums,
     means,
+    two_groups,
 )
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
 from orderlens.metrics.significance import (
     BinaryRanks,
+    Nested,
     adjust,
+    agreeing,
     delong,
     mann_whitney_less,
     mcnemar,
@@ -72,7 +75,8 @@ def within_cell(data: Any, resampling: Resampling | None = None) -> Any:
         A table of the same library with n_correct, n_incorrect, var_correct, var_incorrect,
         gap = var_incorrect − var_correct, mw_p (one-sided Mann–Whitney), rho (Spearman of Var and
         correctness), their intervals, Holm and BH adjusted p, the same rho of the rival predictors, the
-        partial rho of Var given mean and length, n_undefined, and ``why`` where something is undefined.
+        partial rho of Var given mean and length, n_undefined, and ``why`` where something is undefined
+        (``gap_why`` and ``rho_why`` where only the interval is).
         p is undefined in a cell with repeated items, because the tests assume independent answers.
     """
     chosen = resampling or Resampling()
@@ -110,6 +114,8 @@ def _within(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) ->
         "rho_low": rho.low,
         "rho_high": rho.high,
         "mw_u": test.statistic,
+        "gap_why": gap.why,
+        "rho_why": rho.why,
     }
     partial = _partial(known)
     why = _why(yes, len(rows), lost) or (REPEATED if repeats else None)
@@ -189,6 +195,8 @@ def _quadrants(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling)
     found = (
         means(scores, Clusters(known["item_id"], resampling)) if len(known) else [Estimate.undefined("")] * 4
     )
+    for place, cell in enumerate(found):
+        found[place] = agreeing(cell, known["item_id"][inside[:, place]].nunique(), resampling.level)
     for name, cell in zip(QUADRANTS, found, strict=True):
         out[name] = cell.value
     for name, cell in zip(QUADRANTS, found, strict=True):
@@ -253,10 +261,10 @@ def _control(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) -
     nested = nested_logistic(
         yes, normal_scores(known["var"]), _base(known), clusters=items, level=resampling.level
     )
-    out |= {"var_coefficient": nested.coefficient, "var_coefficient_low": nested.low}
-    out |= {"var_coefficient_high": nested.high, "lr": nested.statistic, "lr_p": nested.p}
+    out |= _nested_columns(nested)
     out |= _aurocs(known, names, yes, resampling)
-    why = _why(yes, len(rows), lost) or nested.why or (None if items is None else REPEATED)
+    reasons = (_why(yes, len(rows), lost), nested.why, None if items is None else REPEATED)
+    why = next(filter(None, reasons), out["auroc_var_why"])
     return {**out, "n_undefined": lost, "why": why}
 
 
@@ -275,22 +283,24 @@ def normal_scores(values: pd.Series) -> FloatArray:
     return np.asarray(scipy.special.ndtri((ranks - 0.5) / max(len(ranks), 1)), np.float64)
 
 
-def _aurocs(rows: pd.DataFrame, names: list[str], yes: BoolArray, resampling: Resampling) -> dict[str, float]:
+def _aurocs(rows: pd.DataFrame, names: list[str], yes: BoolArray, resampling: Resampling) -> dict[str, Any]:
     scores = np.stack([DIRECTIONS[name] * rows[name].to_numpy(np.float64) for name in names])
     result = delong(scores, yes)
     repeated = _repeats(rows)
     clusters = Clusters(rows["item_id"], resampling)
-    out: dict[str, float] = {}
+    out: dict[str, Any] = {}
     for place, name in enumerate(names):
         cell = result.estimate(place, len(yes), resampling.level)
         if repeated:
             cell = BinaryRanks.of(scores[place], yes).estimates(clusters)[1]
+        cell = two_groups(cell, yes, clusters)
         out |= {f"auroc_{name}": cell.value, f"auroc_{name}_low": cell.low, f"auroc_{name}_high": cell.high}
+        out[f"auroc_{name}_why"] = cell.why
     for place, name in enumerate(names):
         if name != "var":
             difference, p = result.compare(names.index("var"), place)
             out[f"auroc_var_minus_{name}"] = difference
-            out[f"auroc_var_minus_{name}_p"] = math.nan if repeated else p
+            out[f"auroc_var_minus_{name}_p"] = math.nan if repeated or out["auroc_var_why"] else p
     return out
 
 
@@ -310,13 +320,20 @@ def _pooled(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) ->
         "task": key[0],
         "order": POOLED,
         "n": len(known),
-        "var_coefficient": nested.coefficient,
-        "var_coefficient_low": nested.low,
-        "var_coefficient_high": nested.high,
-        "lr": nested.statistic,
-        "lr_p": nested.p,
+        **_nested_columns(nested),
         "n_undefined": ungraded + len(graded) - len(known),
         "why": nested.why,
+    }
+
+
+def _nested_columns(found: Nested) -> dict[str, Any]:
+    return {
+        "var_coefficient": found.coefficient,
+        "var_coefficient_low": found.low,
+        "var_coefficient_high": found.high,
+        "lr": found.statistic,
+        "lr_p": found.p,
+        "var_coefficient_why": found.why,
     }
 
 

@@ -19,9 +19,9 @@ from orderlens.analysis.association import DIRECTIONS, normal_scores
 from orderlens.analysis.frames import cells as groups
 from orderlens.analysis.frames import finite_rows, graded_rows
 from orderlens.common.rng import keyed_generator
-from orderlens.metrics.estimate import Clusters, Estimate, Resampling, function_of_sums, means
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling, function_of_sums, two_groups
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
-from orderlens.metrics.significance import BinaryRanks, nested_logistic, wilson
+from orderlens.metrics.significance import BinaryRanks, accuracy, nested_logistic
 from orderlens.rules.cards import in_paper_order
 
 PREDICTORS = ("var", "mean", "n")
@@ -126,7 +126,8 @@ def _auroc_difference(
         return np.asarray(ours - (0.5 + sign * (theirs - 0.5)))[:, None]
 
     value, why = lead(np.ones((1, len(codes))))[0], "one class is empty"
-    return cell.clusters.estimates(value, lambda counts: lead(counts[:, codes]), len(codes), why=why)[0]
+    found = cell.clusters.estimates(value, lambda counts: lead(counts[:, codes]), len(codes), why=why)[0]
+    return two_groups(found, cell.right, cell.clusters)
 
 
 FOLDS = 5
@@ -203,11 +204,7 @@ def accuracy_by_var(cell: GradedCell, n_bins: int = 6, per_bin: int = 20) -> lis
 
 def _bin(cell: GradedCell, inside: BoolArray, var: FloatArray) -> dict[str, Any]:
     rows, values = cell.rows[inside], var[inside]
-    if rows["item_id"].duplicated().any():
-        found = means(100.0 * rows[["correct"]], Clusters(rows["item_id"], cell.clusters.resampling))[0]
-    else:
-        share = wilson(int(rows["correct"].sum()), len(rows), cell.clusters.resampling.level)
-        found = share.times(100)
+    found = accuracy(rows["correct"], Clusters(rows["item_id"], cell.clusters.resampling))
     ends = {"var_low": float(values.min()), "var_high": float(values.max())}
     return {"var": float(np.median(values)), **ends, "accuracy": found}
 

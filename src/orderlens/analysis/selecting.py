@@ -22,6 +22,7 @@ from orderlens.analysis.frames import as_frame, cells, finite_flags, graded_rows
 from orderlens.errors import counted
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling, means
 from orderlens.metrics.segments import BoolArray
+from orderlens.metrics.significance import agreeing
 from orderlens.rules.cards import is_structured
 
 SELECTORS = (
@@ -113,7 +114,8 @@ def _comparison(task: str, scope: str, rows: pd.DataFrame, resampling: Resamplin
     columns = _per_item_scores(candidates, item, len(items)) | {"best_fixed": 100.0 * fixed}
     found = means(np.column_stack(list(columns.values())), Clusters(items, resampling))
     accuracy = dict.fromkeys(SELECTORS, Estimate.undefined("the table has no column min"))
-    accuracy |= dict(zip(columns, found, strict=True))
+    for name, cell in zip(columns, found, strict=True):
+        accuracy[name] = cell if name == "delta_pp" else agreeing(cell, len(items), resampling.level)
     return Comparison(task, scope, accuracy, best, len(items), n_items - len(items), None)
 
 

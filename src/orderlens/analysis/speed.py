@@ -85,7 +85,7 @@ _SPEED = (
 def texts_at_light_speed(study: Study) -> pd.DataFrame:
     """Return per text of an order alone its tokens per pass, and the largest at which the text is the same.
 
-    Columns ``prompt, order, own, light``; only orders with a policy of several tokens per pass.
+    Columns ``prompt, order, seed, sample_seed, own, light``; only orders with a faster policy.
     """
     frame = study.decoded.reset_index(drop=True)
     tokens = trace_rows(study.run, "outputs", "token_ids").drop_duplicates(TRACE)
@@ -95,11 +95,12 @@ def texts_at_light_speed(study: Study) -> pd.DataFrame:
     joined["base"] = [str(order).partition("+")[0] for order in joined["order"]]
     alone = joined[joined["order"] == joined["base"]]
     others = joined[joined["order"] != joined["base"]]
-    keys = ["prompt", "base", "sample_seed"]
+    keys = ["prompt", "base", "seed", "sample_seed"]
     pairs = alone.merge(others[[*keys, "text", "speed"]], on=keys, suffixes=("", "_other"))
     same = pairs["text"] == pairs["text_other"]
     pairs["light"] = np.maximum(pairs["speed_other"].where(same, 0.0), pairs["speed"])
-    best = pairs.groupby(["prompt", "base"], sort=False).agg(own=("speed", "mean"), light=("light", "max"))
+    ways = pairs.groupby(keys, sort=False, dropna=False)
+    best = ways.agg(own=("speed", "first"), light=("light", "max"))
     return best.reset_index().rename(columns={"base": "order"})
 
 

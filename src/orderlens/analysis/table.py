@@ -145,11 +145,14 @@ def _joined_notes(tables: Mapping[str, Table]) -> tuple[str, ...]:
 
 
 def cells_of(frame: pd.DataFrame, value: str) -> list[Estimate]:
-    """Return a frame's column (and ``…_low``, ``…_high``) as cells, with the row's ``n`` and ``why``."""
+    """Return a frame's column (and ``…_low``, ``…_high``, ``…_why``) as cells, with the row's ``n``.
+
+    The row's ``why`` explains values that are undefined, the column's all others.
+    """
     out = []
     for row in frame.to_dict("records"):
         number = _float(row.get(value))
-        why = row.get("why")
+        why = (row.get("why") or "undefined") if math.isnan(number) else row.get(f"{value}_why")
         out.append(
             Estimate(
                 number,
@@ -157,7 +160,7 @@ def cells_of(frame: pd.DataFrame, value: str) -> list[Estimate]:
                 _float(row.get(f"{value}_high")),
                 _count(row),
                 int(row.get("n_undefined") or 0),
-                (str(why) if why else "undefined") if math.isnan(number) else None,
+                why if isinstance(why, str) else None,
             )
         )
     return out

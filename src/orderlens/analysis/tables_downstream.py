@@ -22,8 +22,8 @@ from orderlens.analysis.frames import graded_rows
 from orderlens.analysis.selecting import SELECTORS, compare_selectors
 from orderlens.analysis.study import NOT_GRADED, Study
 from orderlens.analysis.table import Cell, Column, Table, has_generated, has_verdicts, never, rows_of, table
-from orderlens.metrics.estimate import Clusters, Estimate, mean, ratios_of_sums
-from orderlens.metrics.significance import wilson
+from orderlens.metrics.estimate import Clusters, Estimate, ratios_of_sums
+from orderlens.metrics.significance import accuracy
 from orderlens.rules.cards import is_random, is_structured
 from orderlens.store import NAMED_GRADER
 
@@ -65,14 +65,11 @@ def downstream(study: Study) -> list[Table]:
 
 def _accuracy_cells(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
     graded, lost = graded_rows(part)
-    if graded["item_id"].duplicated().any():
-        found = mean(graded["correct"], Clusters(graded["item_id"], study.options.resampling))
-    else:
-        found = wilson(int(graded["correct"].sum()), len(graded), study.options.resampling.level)
-    accuracy = replace(found.times(100), n_undefined=lost)
+    found = accuracy(graded["correct"], Clusters(graded["item_id"], study.options.resampling))
     joined = part.assign(prompt=part["item_id"], n_nonfinite=0.0, n_content=part["n"])
     more = {_PER_INSTRUCTION.name: _per_instruction(study, graded)} if "n_instructions" in graded else {}
-    return {"accuracy": accuracy, "var": study.estimates(joined, ["var"])[0], "n": len(part), **more}
+    var = study.estimates(joined, ["var"])[0]
+    return {"accuracy": replace(found, n_undefined=lost), "var": var, "n": len(part), **more}
 
 
 def _per_instruction(study: Study, graded: pd.DataFrame) -> Estimate:

@@ -21,6 +21,7 @@ from orderlens.analysis.table import Cell, Column, Table, has_verdicts, table
 from orderlens.analysis.tables_downstream import ungraded_table
 from orderlens.analysis.traces import TRACE, all_passes
 from orderlens.metrics.estimate import Clusters, means
+from orderlens.metrics.significance import agreeing
 
 ALL_ORDERS = "all orders"
 _COLUMNS = (
@@ -145,7 +146,8 @@ def _rows(study: Study, texts: pd.DataFrame) -> list[dict[str, Cell]]:
             values[:, 1] = nan
         values = np.column_stack([values, k * spent[own["item_id"]].to_numpy(np.float64)])
         clusters = Clusters(own["item_id"], study.options.resampling)
-        estimates = means(values, clusters, "no text has an answer to vote for")
+        *shares, passes = means(values, clusters, "no text has an answer to vote for")
+        estimates = [*(agreeing(cell, cell.n, clusters.resampling.level) for cell in shares), passes]
         cells_k = dict(zip(("accuracy", "majority", "passed", "passes"), estimates, strict=True))
         rows.append({"k": k, **cells_k, "n_texts": n, "n_items": len(own)})
     return rows

@@ -148,7 +148,7 @@ class Check:
         if not cell.is_defined:
             return cell.why or "no value"
         if not (math.isfinite(cell.low) and math.isfinite(cell.high)):
-            return "no interval"
+            return cell.why or "no interval"
         return f"{cell.n} of at least {self.min_n} texts or items" if cell.n < self.min_n else ""
 
     def p_values(self, level: float) -> tuple[float, float]:

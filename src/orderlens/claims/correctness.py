@@ -27,7 +27,8 @@ from orderlens.analysis.table import cells_of
 from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Check, Outcome, at_place, negated
 from orderlens.claims.judge import Finding, Reading, judge
 from orderlens.claims.tiers import MIN_EACH, order_findings
-from orderlens.metrics.estimate import Estimate, Resampling, means
+from orderlens.metrics.estimate import Estimate, Resampling
+from orderlens.metrics.significance import accuracy
 
 SMALL_RHO, SMALL_ODDS, SMALL_AUROC = 0.05, 0.1, 0.01
 """Effects up to these are too small to count: rank correlation, log-odds per standard deviation, AUROC."""
@@ -127,7 +128,7 @@ def beats_guessing(task: str, chosen: Sequence[GradedCell], level: float | None)
     checks: list[Check] = []
     for cell in chosen:
         if len(cell.rows):
-            (found,) = means(100.0 * cell.rows[["correct"]], cell.clusters)
+            found = accuracy(cell.rows["correct"], cell.clusters)
             remark = f"guessing gives {level:.1f} %"
             checks.append(
                 Check("accuracy (%)", found, above=level, digits=2, where=cell.order, remark=remark)

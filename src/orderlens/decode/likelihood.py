@@ -144,6 +144,7 @@ def _block_draws(states: TargetStates, m: int, draws: int, seed: int, sample_id:
         masked_UB = masked_KB[low : low + STATES]
         visible_UB = given_B | (open_B & ~masked_UB)
         _, stats = states.evaluate(np.full(len(masked_UB), m), visible_UB, masked_UB)
-        owner_R = np.nonzero(masked_UB)[0]
+        owner_R, offset_R = np.nonzero(masked_UB)
+        states.refuse_impossible(np.full(len(owner_R), m), offset_R, stats)
         found[low : low + len(masked_UB)] = np.bincount(owner_R, stats.target_logprob, len(masked_UB))
     return found * n / count_K

@@ -36,7 +36,6 @@ from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory, Remaining
 from orderlens.decode.head import self_certainty, take_rows
 from orderlens.decode.passes import Columns, StateRecorder
 from orderlens.decode.target_states import BoolArray, TargetStates, check_fits, plan_canvases
-from orderlens.errors import ModelOutputError
 from orderlens.models.abilities import seeds_blocks
 from orderlens.models.protocol import Anchor, IntArray, Model, Rows, Session
 from orderlens.rules.orders import Order, StaticOrder
@@ -279,13 +278,7 @@ class Scorer:
         return self.states.remaining_after(m_K, shown_KB, masked_KB)
 
     def _record(self, where: Triples, stats: TargetStats) -> None:
-        impossible = np.flatnonzero(~np.isfinite(stats.target_logprob))
-        if len(impossible):
-            m, offset = where[1][impossible[0]], where[2][impossible[0]]
-            raise ModelOutputError(
-                f"sample '{self.samples[self.blocks.sample_M[m]].id}': the model gives the target token at "
-                f"position {self.blocks.start_M[m] + offset} probability zero; this text cannot be scored"
-            )
+        self.states.refuse_impossible(where[1], where[2], stats)
         values: dict[str, NDArray[Any]] = {
             "logq": np.minimum(stats.target_logprob, 0.0),
             "max_logprob": np.minimum(stats.positions.top_logprob, 0.0),

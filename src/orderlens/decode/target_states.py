@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from orderlens.common.grid import Canvas, Overflow
 from orderlens.decode.extra_inputs import Remaining, remaining_stats
 from orderlens.decode.head import start_reduction
-from orderlens.errors import UserInputError
+from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.models.protocol import Anchor, IntArray, Model, Rows, Session, StateBatch
 from orderlens.rules.stats import TargetStats
 from orderlens.texts.samples import EncodedSample
@@ -130,6 +130,16 @@ class TargetStates:
             for sample, canvas in zip(samples, canvases, strict=True)
         ]
         self.session.prefill(prefixes, [canvas.offset for canvas in canvases])
+
+    def refuse_impossible(self, m_R: IntArray, offset_R: IntArray, stats: TargetStats) -> None:
+        """Refuse a text with a target token of probability zero; one row per token."""
+        impossible = np.flatnonzero(~np.isfinite(stats.target_logprob))
+        if len(impossible):
+            m, offset = m_R[impossible[0]], offset_R[impossible[0]]
+            raise ModelOutputError(
+                f"sample '{self.samples[self.blocks.sample_M[m]].id}': the model gives the target token at "
+                f"position {self.blocks.start_M[m] + offset} probability zero; this text cannot be scored"
+            )
 
     def evaluate(
         self, m_U: IntArray, visible_UB: BoolArray, wanted_UB: BoolArray

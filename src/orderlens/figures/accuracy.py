@@ -28,6 +28,7 @@ from orderlens.figures.style import (
     real,
     row_labels,
 )
+from orderlens.metrics.estimate import FEWEST
 from orderlens.rules.cards import display_name
 
 if TYPE_CHECKING:
@@ -271,6 +272,7 @@ class Mark(NamedTuple):
     fill: bool = True
 
 
+BARS = f"95 % intervals, none with fewer than {FEWEST} correct or incorrect items"
 PREDICTORS = {
     "var": Mark("Var (lower = correct)", "o", "#44337a"),
     "mean": Mark("mean log q (higher = correct)", "s", "#1f8a99"),
@@ -309,7 +311,7 @@ def effect_data(study: Study) -> dict[str, Any]:
 
 def draw_aurocs(data: Mapping[str, Any]) -> Figure:
     """Draw three marks per order; the line at one half is chance level."""
-    note = "Correct against incorrect answers under one order, seeds pooled. Bars: 95 % intervals."
+    note = f"Correct against incorrect answers under one order, seeds pooled. Bars: {BARS}."
     return _draw(data, "auroc", PREDICTORS, 0.5, "AUROC", note, height=0.34, gap=0.22)
 
 
@@ -317,7 +319,7 @@ def draw_effects(data: Mapping[str, Any]) -> Figure:
     """Draw four marks per order; left of 0, answers with lower Var are more often correct."""
     marks = {name: mark for name, (_, mark) in CONTROLS.items()}
     note = (
-        "Logistic regression on normal scores, errors clustered by item; bars: 95 % intervals. "
+        f"Logistic regression on normal scores, errors clustered by item; bars: {BARS}. "
         "Left of 0: answers with lower Var are more often correct."
     )
     return _draw(data, "effect", marks, 0.0, "log-odds per sd of Var", note, height=0.42, gap=0.2)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from orderlens.figures.accuracy import graded_cells
+from orderlens.figures.cards import short_name
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.style import GREY, footnote, look, new_figure, panel_letters, real
+from orderlens.figures.style import GREY, footnote, look, new_figure, panel_letters, raised, real
 from orderlens.metrics.segments import BoolArray, FloatArray
 from orderlens.rules.cards import display_name
 
@@ -29,6 +30,10 @@ COLUMNS = 4
 RASTER = 2000
 """Answers from which on a panel's marks are pixels in vector formats, so that the file stays small."""
 N_BINS = 14
+LETTERS = 15
+"""Letters of a task's or an order's name that fit above the last panel of a row."""
+DECADES = 6
+"""Powers of ten that a logarithmic axis of Var shows below its largest value."""
 MARKS = {True: ("correct", "o", "#1f8a99"), False: ("incorrect", "x", "#a33a5b")}
 """Verdict → name, marker and colour; no order uses these colours."""
 
@@ -62,7 +67,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
     columns = min(COLUMNS, len(shown))
     n_rows = math.ceil(len(shown) / columns)
     with look(), mpl.rc_context({"axes.titlepad": 20.0, "axes.titlesize": 7.5}):
-        figure, panels = new_figure(n_rows, columns, height=0.8 + 1.9 * n_rows)
+        figure, panels = new_figure(n_rows, columns, height=0.8 + 2.05 * n_rows)
         for panel, (task, item) in zip(panels, shown, strict=False):
             _panel(panel, task, item)
         for panel in panels[len(shown) :]:
@@ -104,7 +109,8 @@ def _panel(panel: Axes, task: Mapping[str, Any], item: Mapping[str, Any]) -> Non
     _var_axis(panel, variances)
     space = 0.06 * max(float(np.ptp(means)), 1e-6)
     panel.set_xlim(float(means.min()) - space, float(means.max()) + space)
-    panel.set_title(f"{task['task']}, {display_name(item['order'])}", loc="left")
+    names = (short_name(name, LETTERS) for name in (task["task"], display_name(item["order"])))
+    panel.set_title("\n".join(names), loc="left")
     panel.set_xlabel("mean log q (nats)")
     panel.locator_params(axis="x", nbins=2)
     _strip(panel, mean, right, is_mean=True)
@@ -116,23 +122,38 @@ def _values(task: Mapping[str, Any], name: str) -> FloatArray:
 
 
 def _var_axis(panel: Axes, values: FloatArray) -> None:
-    """Set the limits, on a logarithmic scale if Var spans more than a factor of five; 0 stays on the axis."""
-    from matplotlib.ticker import NullFormatter
+    """Set the limits, on a logarithmic scale if Var spans more than a factor of five.
 
-    positive = values[values > 0]
-    if len(positive) and values.max() > 5 * positive.min():
-        low = float(positive.min())
-        if values.min() > 0:
+    0 stays on the axis. Between it and the lowest power of ten the scale is linear, without labels.
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+
+    positive, high = values[values > 0], float(values.max())
+    if len(positive) and high > 5 * positive.min():
+        low = max(float(positive.min()), high * 10.0**-DECADES)
+        lowest, highest = math.floor(math.log10(low)), math.floor(math.log10(high * 1.5))
+        ticks = [10.0**power for power in range(lowest, highest + 1)]
+        if values.min() >= low:
             panel.set_yscale("log")
-            panel.set_ylim(low / 1.5, float(values.max()) * 1.5)
+            panel.set_ylim(low / 1.5, high * 1.5)
         else:
-            panel.set_yscale("symlog", linthresh=low)
-            panel.set_ylim(-0.2 * low, float(values.max()) * 1.5)
-        panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            panel.set_yscale("symlog", linthresh=ticks[0])
+            panel.set_ylim(-0.2 * ticks[0], high * 1.5)
+            ticks = [0.0, *ticks]
+        panel.yaxis.set_major_locator(FixedLocator(ticks))
+        panel.yaxis.set_major_formatter(FuncFormatter(_power if lowest < -3 else _plain))
         panel.yaxis.set_minor_formatter(NullFormatter())
         return
     space = 0.06 * max(float(np.ptp(values)), 1e-6)
     panel.set_ylim(float(values.min()) - space, float(values.max()) + space)
+
+
+def _plain(value: float, _: int | None = None) -> str:
+    return f"{value:g}"
+
+
+def _power(value: float, _: int | None = None) -> str:
+    return f"10{raised(round(math.log10(value)))}" if value else "0"
 
 
 def _strip(panel: Axes, values: FloatArray, right: BoolArray, *, is_mean: bool) -> None:

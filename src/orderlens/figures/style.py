@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import product, zip_longest
+from string import ascii_lowercase
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -235,7 +236,8 @@ def new_figure(
 
 def panel_letters(axes: Sequence[Axes], *titles: str) -> None:
     """Put (a), (b), … before each axes' title; ``titles`` replace the titles of the first axes."""
-    for letter, panel, title in zip_longest("abcdefghijklmnop"[: len(axes)], axes, titles[: len(axes)]):
+    letters = [*ascii_lowercase, *map("".join, product(ascii_lowercase, repeat=2))]
+    for letter, panel, title in zip_longest(letters[: len(axes)], axes, titles[: len(axes)]):
         panel.set_title(f"({letter})  {title or panel.get_title(loc='left')}", loc="left")
 
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
-from orderlens.metrics.segments import BoolArray, FloatArray, IntArray, divide
+from orderlens.metrics.segments import AnyArray, BoolArray, FloatArray, IntArray, divide
 
 _PIECE = 200_000
 """Resampling counts per piece; few enough for the processor's cache."""
@@ -195,7 +195,8 @@ def difference_of_means(values_N: FloatArray, first_N: BoolArray, clusters: Clus
     Each mean has its own interval: the bootstrap of t = (mean − estimate) / standard error. A drawn
     prompt is multiplied by log-normal noise of mean 1, because sixty values of a skewed quantity such as Var
     rarely include its tail. The distances to the ends are combined as standard errors are, with the
-    correlation of the two means (the method of variance estimates recovery, MOVER).
+    correlation of the two means (the method of variance estimates recovery, MOVER). Groups of few prompts
+    have no interval; see ``two_groups``.
     """
     one, two = (_SkewedMean.of(values_N, rows_N, clusters) for rows_N in (first_N, ~first_N))
     draws = clusters.draws(_noisy(clusters, lambda *drawn: np.stack([one.t(*drawn), two.t(*drawn)], axis=1)))
@@ -209,7 +210,7 @@ def difference_of_means(values_N: FloatArray, first_N: BoolArray, clusters: Clus
         low = math.sqrt(max(low_one**2 + high_two**2 - ratio * low_one * high_two, 0.0))
         high = math.sqrt(max(high_one**2 + low_two**2 - ratio * high_one * low_two, 0.0))
     value = one.value - two.value
-    return Estimate(value, value - low, value + high, len(values_N))
+    return two_groups(Estimate(value, value - low, value + high, len(values_N)), first_N, clusters)
 
 
 def _noisy(
@@ -220,8 +221,26 @@ def _noisy(
     return lambda counts_BC: statistic(counts_BC, rng.standard_normal(counts_BC.shape, np.float32))
 
 
-FEWEST = 4
-"""Prompts that a group needs for an interval; with fewer, many resamples repeat one prompt."""
+FEWEST = 8
+"""Prompts that each of two groups needs for an interval, by simulation of log-normal values at level 0.95.
+
+With 4 in one group, intervals of an AUROC, a rank correlation or log-odds clustered by prompt cover 0.84 to
+0.87, with 8 they cover 0.90 to 0.93. Those of a difference of skewed means always cover; with 4 their median
+is 15 to 25 times as wide as the error warrants and the widest have no bound, with 8 it is twice as wide.
+"""
+
+
+def two_groups(estimate: Estimate, first_N: BoolArray, clusters: Clusters) -> Estimate:
+    """Return the estimate, without its interval if ``first_N`` or the other rows are too few prompts."""
+    why = too_few(first_N, clusters.codes)
+    return replace(estimate, low=math.nan, high=math.nan, why=estimate.why or why) if why else estimate
+
+
+def too_few(first_N: BoolArray, prompts_N: AnyArray) -> str | None:
+    """Return why two groups of rows have no interval, if one has few prompts."""
+    if min(len(np.unique(prompts_N[rows_N])) for rows_N in (first_N, ~first_N)) >= FEWEST:
+        return None
+    return f"no interval: a group has fewer than {FEWEST} prompts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +249,7 @@ class _SkewedMean:
 
     Attributes:
         value: the mean; NaN for an empty group.
-        error: its standard error, clustered by prompt; NaN with fewer than ``FEWEST`` prompts.
+        error: its standard error, clustered by prompt; NaN for an empty group.
         width: standard deviation of the noise of a drawn prompt, on the log scale.
         influence_C: each prompt's contribution to the error of the mean.
         sums_C: sum of each prompt's values.
@@ -255,7 +274,7 @@ class _SkewedMean:
         used = sums != 0
         spread = float(np.log(np.abs(sums[used] / counts[used])).std()) if used.any() else 0.0
         n = np.count_nonzero(counts)
-        error = math.sqrt(float(influence @ influence)) if n >= FEWEST else math.nan
+        error = math.sqrt(float(influence @ influence))
         # The noise is as wide as the kernels of density estimates.
         return cls(value, error, spread * float(n) ** -0.2, influence, sums, counts)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
-from orderlens.metrics.estimate import Clusters, Estimate, student_p
+from orderlens.metrics.estimate import Clusters, Estimate, mean, student_p, too_few, two_groups
 from orderlens.metrics.segments import FloatArray, IntArray, Segments, divide
 
 
@@ -142,13 +142,15 @@ class BinaryRanks:
         return np.stack([rho, auroc], axis=1)
 
     def estimates(self, clusters: Clusters) -> tuple[Estimate, Estimate]:
-        """Return Spearman correlation and AUROC with intervals."""
+        """Return Spearman correlation and AUROC with intervals, if both outcomes have enough prompts."""
         value = self.statistics(np.ones((1, len(self.rows))))[0]
         prompt_of_entry = clusters.codes[self.rows]
         rho, auroc = clusters.estimates(
             value, lambda counts: self.statistics(counts[:, prompt_of_entry]), len(self.rows)
         )
-        return rho, auroc
+        yes_N = np.zeros(len(self.rows), np.bool_)
+        yes_N[self.rows] = self.yes > 0
+        return two_groups(rho, yes_N, clusters), two_groups(auroc, yes_N, clusters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,22 @@ def wilson(n_correct: int, n: int, level: float = 0.95) -> Estimate:
     return Estimate(n_correct / n, float(interval.low), float(interval.high), n)
 
 
+def accuracy(correct_N: ArrayLike, clusters: Clusters) -> Estimate:
+    """Return the share of correct answers (%): Wilson's interval, or items resampled where they repeat."""
+    values = np.asarray(correct_N, np.float64)
+    if not len(values) or clusters.count == len(values):
+        return wilson(int(values.sum()), len(values), clusters.resampling.level).times(100)
+    return agreeing(mean(100.0 * values, clusters), clusters.count, clusters.resampling.level)
+
+
+def agreeing(share: Estimate, n_items: int, level: float) -> Estimate:
+    """Return a share (%) with Wilson's interval if it is 0 or 100, because all resamples then agree."""
+    if share.value not in (0.0, 100.0):
+        return share
+    known = wilson(n_items if share.value else 0, n_items, level).times(100)
+    return replace(share, low=known.low, high=known.high)
+
+
 def adjust(p_values: ArrayLike, method: Literal["holm", "bh"]) -> FloatArray:
     """Return p-values after Holm or Benjamini–Hochberg; undefined ones stay NaN and do not count as tests."""
     p = np.asarray(p_values, np.float64)
@@ -262,7 +280,7 @@ class Nested:
         high: Wald interval of the coefficient.
         statistic: likelihood-ratio statistic 2(ℓ_full − ℓ_base); for clustered rows the Wald χ².
         p: its χ² p-value with one degree of freedom.
-        why: reason if undefined, else None.
+        why: reason if something is undefined, else None.
     """
 
     coefficient: float
@@ -288,7 +306,7 @@ def nested_logistic(
         extra: the predictor under test [N].
         base: predictors of the smaller model, each [N].
         clusters: prompt of each row. If given, a Wald test with cluster-robust errors is used, because the
-            likelihood ratio assumes independent rows.
+            likelihood ratio assumes independent rows. With few prompts in a class there is no test.
         level: coverage of the coefficient's interval.
     """
     outcome = np.asarray(correct, np.float64)
@@ -310,6 +328,9 @@ def nested_logistic(
         return _undefined("the logistic fit did not converge (perfect separation?)")
     coefficient, error = float(second.params[-1]), float(second.bse[-1])
     half = float(special.ndtri((1 + level) / 2)) * error
+    why = None if clusters is None else too_few(outcome > 0, np.asarray(clusters))
+    if why:
+        return Nested(coefficient, math.nan, math.nan, math.nan, math.nan, why)
     ratio = max(0.0, 2 * float(second.llf - first.llf))
     statistic = ratio if clusters is None else (coefficient / error) ** 2
     return Nested(

@@ -42,7 +42,7 @@ NOTES = (
         "Intervals are bootstrap intervals over items, with four exceptions. Differences of Var: smoothed "
         "bootstrap-t per mean. Log-odds: Wald, clustered by item. Advantage beyond the mean: Student's t, "
         "clustered by item. min-V − best order: Student's t, corrected for the choice of the order. "
-        "Seeds of one order are pooled. Var, mean log q and length "
+        "Groups of fewer than 8 items have none. Seeds of one order are pooled. Var, mean log q and length "
         "refer to content tokens."
     ),
     "Association inside a cell is not causation: lowering Var need not make an answer correct.",
