@@ -65,9 +65,7 @@ class Score(Decoding):
         ),
     ] = 0
     couplings: Annotated[int, COUPLINGS] = 0
-    noise_floor: Annotated[
-        bool, Opt("Re-score each path to measure numerical noise (table noise).", stored=True)
-    ] = False
+    noise_floor: Annotated[bool, Opt("Re-score each path to measure numerical noise.", stored=True)] = False
     chat: Chat = False
     extend: Extend = False
 

@@ -179,7 +179,8 @@ def test_a_tokenizer_that_cannot_spell_is_refused(tmp_path, capsys, kind):
         (["analyze", "file"], "file is a file, not a folder"),
         (["train", "--data", "file", "--out", "m", "--window", str(10**30)], "window"),
         (["train", "--data", "file", "--out", "m", "--block-size", "0"], "--block-size 0 must be at least 1"),
-        (["score", "--model", "hmm", "--out", "--json"], "'--json' looks like an option"),
+        (["score", "--model", "hmm", "--out", "--json"], "--out needs a value"),
+        (["score", "--model", "hmm", "--out=--json"], "'--json' looks like an option"),
         (
             ["score", "--model", "hmm", "--orders", "forced-ar", "random", "--out", "r"],
             "unexpected argument 'random'; separate list items with commas",

@@ -74,6 +74,7 @@ def test_words_become_the_same_request_as_keywords():
         (["--size", "larg"], "--size 'larg' is unknown; allowed: small, large; did you mean 'large'?"),
         (["--siz", "large"], "unknown option --siz; did you mean '--size'? --help lists all"),
         (["--count"], "--count needs a value"),
+        (["--count", "--price", "3"], "--count needs a value"),
         (["water"], "unexpected argument 'water'; separate list items with commas, without spaces"),
         (["a", "b"], "unexpected argument 'a b'; separate list items with commas"),
     ],

@@ -7,6 +7,7 @@ reads and checks the values.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import cleandoc
+from itertools import pairwise
 from typing import Annotated, Any, Generic, TypeVar
 
 import click
@@ -155,6 +156,14 @@ class _Command(click.Command):
             context_settings={"max_content_width": WIDTH}
             | ({"ignore_unknown_options": True, "allow_extra_args": True} if verb.loose else {}),
         )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words; an option that is followed by another option has no value."""
+        takes = {item.flag: item.is_flag for item in options(self.verb.kind) if not item.opt.place}
+        for word, following in pairwise(args):
+            if not takes.get(word, True) and following in takes:
+                raise click.BadOptionUsage(word, "no value")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, panel by panel."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from orderlens.errors import UserInputError
 
-TEMPERATURE_FORMS = "a number, START:END (linear over the passes of a block) or position:START:END"
+TEMPERATURE_FORMS = "a number, START:END (linear as a block fills) or position:START:END"
 
 
 class TemperatureSchedule(float):

@@ -203,7 +203,7 @@ OVERFLOW = Opt(
     stored=True,
 )
 TEMPERATURES = Opt(
-    "Sampling temperatures, separated by commas; 0 is greedy. 0.8:0.4 falls over the passes of each block, "
+    "Sampling temperatures, separated by commas; 0 is greedy. 0.8:0.4 falls as each block fills, "
     "position:0.8:0.4 over its positions.",
     metavar="LIST",
 )
