@@ -76,9 +76,15 @@ def test_a_different_spec_is_refused_field_by_field(tmp_path, worker) -> None:
     with pytest.raises(RunError, match="another spec: kind: the run has nothing, requested 'import'; use"):
         open_writer(tmp_path, {"model": {"name": "hmm"}, "kind": "import", "seed": 0, "orders": ["random"]})
     with pytest.raises(RunError, match="another spec: seed: the run has 0, requested 1; use another folder"):
-        unset = {"chat": False, "likelihood": {"random": "exact"}}
         open_writer(
-            tmp_path, {"model": {"name": "tiny", "digest": "ab"}, "seed": 1, "orders": ["random"]} | unset
+            tmp_path,
+            {
+                "model": {"name": "tiny", "digest": "ab"},
+                "seed": 1,
+                "orders": ["random"],
+                "chat": False,
+                "likelihood": {"random": "exact"},
+            },
         )
     with pytest.raises(RunError) as caught:
         open_writer(tmp_path, {"model": {"name": "hmm", "digest": "cd"}, "seed": 0, "orders": ["random"]})

@@ -58,7 +58,7 @@ def test_the_likelihood_is_answered_by_the_judge_and_shown_with_the_floor(outcom
     found, path, _ = questions(tables, [finding("chain-rule", outcome)], coherence=measured)
     assert (found.short, found.outcome) == (short, outcome)
     assert "the orders differ by 0.500 (0.400 to 0.600) nats per token" in found.answer
-    assert "Numerical noise alone accounts for 2 × 10⁻⁵." in found.answer
+    assert "Numerical noise alone accounts for 2 × 10⁻⁵ nats per token." in found.answer
     assert [dots[0].hollow for _, dots in found.chart.rows] == [True, False, False]
     assert "oracle-max-q -0.900" in found.chart.title
     assert path.answer == (

@@ -17,7 +17,7 @@ from orderlens.analysis.table import Table
 from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Outcome
 from orderlens.claims.judge import Finding
 from orderlens.figures.cards import Card, Dot, LorenzCard, dot_card, lorenz_card
-from orderlens.figures.style import raised
+from orderlens.figures.style import power_of_ten
 from orderlens.metrics.estimate import Estimate
 from orderlens.rules.cards import display_name
 
@@ -121,7 +121,9 @@ def _likelihood_answer(coherence: Coherence) -> str:
             f"Averaged over the texts, the orders differ by {interval(average, 3)} nats per token."
         )
     if math.isfinite(coherence.noise_floor):
-        sentences.append(f"Numerical noise alone accounts for {_small(coherence.noise_floor)}.")
+        sentences.append(
+            f"Numerical noise alone accounts for {_small(coherence.noise_floor)} nats per token."
+        )
     else:
         sentences.append("Numerical noise was not measured ('orderlens score --noise-floor' measures it).")
     return " ".join(sentences)
@@ -305,8 +307,7 @@ def interval(cell: Estimate, digits: int) -> str:
 def _small(value: float) -> str:
     if not 0 < abs(value) < 0.01:
         return _signed_minus(f"{value:.3f}")
-    digits, _, power = f"{value:.0e}".partition("e")
-    return f"{_signed_minus(digits)} × 10{raised(int(power))}"
+    return power_of_ten(value, 0)
 
 
 def _count(count: float) -> str:
