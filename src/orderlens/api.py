@@ -59,14 +59,14 @@ class Score(Decoding):
     circulation: Annotated[
         int,
         Opt(
-            "Number of swaps of adjacent reveals to measure per sample and order (table circulation).",
+            "Number of swaps of adjacent reveals to measure per sample and order; table coherence shows it.",
             least=0,
             stored=True,
         ),
     ] = 0
     couplings: Annotated[int, COUPLINGS] = 0
     noise_floor: Annotated[
-        bool, Opt("Re-score each path to measure numerical noise (table noise).", stored=True)
+        bool, Opt("Re-score each path to measure numerical noise; table coherence shows it.", stored=True)
     ] = False
     chat: Chat = False
     extend: Extend = False
