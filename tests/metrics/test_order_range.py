@@ -177,7 +177,7 @@ def test_odd_tables():
     assert (same.estimate.value, same.estimate.low, same.estimate.high, same.p) == (0.0, 0.0, 0.0, 1.0)
     shifted = order_range(np.arange(8.0)[:, None] + np.array([0.0, 1.0])).estimate
     assert (shifted.low, shifted.value, shifted.high) == pytest.approx((1.0, 1.0, 1.0))
-    assert "1 order" in order_range(np.zeros((4, 1))).estimate.why
+    assert "fewer than two orders" in order_range(np.zeros((4, 1))).estimate.why
     missing = order_range(np.array([[1.0, math.nan], [math.nan, 2.0]]))
     assert (missing.estimate.n_undefined, missing.estimate.is_defined) == (2, False)
     single = order_range(np.array([[1.0, 2.0]]))

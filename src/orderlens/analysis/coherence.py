@@ -17,7 +17,6 @@ from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table, has_scored, table
 from orderlens.analysis.traces import TRACE, trace_rows
-from orderlens.errors import counted
 from orderlens.metrics.coherence import (
     MIN_RANDOM_ORDERS,
     ROUNDING,
@@ -130,7 +129,7 @@ def _ranges(study: Study) -> Iterator[Statistic]:
 
 def _mean_of_ranges(wide: pd.DataFrame, resampling: Resampling) -> Estimate:
     if wide.shape[1] < 2:
-        return Estimate.undefined(f"{counted(wide.shape[1], 'order')}: at least two are needed")
+        return Estimate.undefined("fewer than two orders")
     known = wide.where(np.isfinite(wide))  # an impossible token has log q = −inf
     ranges = np.ptp(known.to_numpy(np.float64), axis=1)  # NaN where an order is missing
     return mean(ranges, Clusters(list(wide.index), resampling), "no sequence was scored under every order")
@@ -142,7 +141,7 @@ def _of_seeds(study: Study, order: str) -> list[Statistic]:
     n = frame.groupby("prompt", sort=False)["n"].first().reindex(sums.index).to_numpy(np.float64)
     n_seeds = sums.shape[1]
     if n_seeds < 2:
-        why = f"{counted(n_seeds, 'random order')} per sequence: at least 2 are needed"
+        why = "fewer than two random orders per sequence"
         cells = [Estimate.undefined(why)] * 2
     else:
         values = sums.to_numpy(np.float64)

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orderlens.common.rng import keyed_generator
-from orderlens.errors import UserInputError, counted
+from orderlens.errors import UserInputError
 from orderlens.metrics.estimate import Estimate, Resampling
 from orderlens.metrics.segments import BoolArray, FloatArray, IntArray, divide
 
@@ -261,7 +261,7 @@ def order_range(values_SO: FloatArray, resampling: Resampling | None = None) -> 
     values, missing = values_SO[complete], int((~complete).sum())
     n, width = values.shape
     if width < 2:
-        return _undefined(f"{counted(width, 'order')}: at least two are needed", 0)
+        return _undefined("fewer than two orders", 0)
     if not n:
         return _undefined("no sequence was scored under every order", missing)
     values = values - values[:, :1]  # the common part of a text would only add rounding errors
