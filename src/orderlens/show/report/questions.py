@@ -183,17 +183,22 @@ def _decoded_path(tables: Mapping[str, Table], title: str) -> Question:
         )
         for row in content.rows
         if _estimate(row[name]).is_defined
-    ][:12]
+    ]
     values = [dots[0].value for _, dots in rows]
     if not values:
         return Question("path", title, "Not measured: Var is undefined in every trace.")
-    answer = f"Var(log q) of generated text lies between {min(values):.2f} and {max(values):.2f} nats²."
-    chart = dot_card(
-        "Var of log q: " + "; ".join(f"{label} {dots[0].value:.2f}" for label, dots in rows),
-        _VAR,
-        rows,
+    found = (
+        f"lies between {min(values):.2f} and {max(values):.2f}" if len(rows) > 1 else f"is {values[0]:.2f}"
     )
-    return Question("path", title, answer, chart=chart, note="Bars: 95 % intervals over prompts.")
+    chart = dot_card(
+        "Var of log q: " + "; ".join(f"{label} {dots[0].value:.2f}" for label, dots in rows[:12]),
+        _VAR,
+        rows[:12],
+    )
+    note = "Bars: 95 % intervals over prompts." + (
+        f" The first 12 of {len(rows)} rows." if len(rows) > 12 else ""
+    )
+    return Question("path", title, f"Var(log q) of generated text {found} nats².", chart=chart, note=note)
 
 
 def _lorenz(data: Mapping[str, Any] | None) -> LorenzCard | None:
@@ -211,9 +216,10 @@ def _lorenz(data: Mapping[str, Any] | None) -> LorenzCard | None:
 def _lorenz_note(data: Mapping[str, Any] | None) -> str:
     if data is None:
         return ""
+    left_out = {"target-aware"} < {item["kind"] for item in data["curves"]}
     return (
         f"Share of −Σ log q that the most certain steps of the first block ({data['length']} steps) carry. "
-        "Dashed: every step carries the same."
+        "Dashed: every step carries the same." + (" Without orders that see the target." if left_out else "")
     )
 
 
@@ -279,7 +285,7 @@ def _cost(row: Mapping[str, Any], single: Mapping[str, Any] | None) -> str:
         return f"{text}."
     change = row["mean"] - single["mean"]
     way = "higher" if change >= 0 else "lower"
-    return f"{text}; its mean log q is {abs(change):.2f} nats {way} than with one token per pass."
+    return f"{text}; its mean log q is {abs(change):.2f} nats per token {way} than with one token per pass."
 
 
 def _named(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
