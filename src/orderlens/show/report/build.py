@@ -174,12 +174,12 @@ def run_facts(study: Study) -> list[str]:
         kinds.append(f"{counted(study.generated['prompt'].nunique(), 'prompt')} decoded at T = {warm}")
     tasks = [str(name) for name in frame["task"].dropna().unique()]
     about = f" ({', '.join(tasks)})" if tasks else ""
+    traces = f"{counted(len(frame), 'trace')} with {counted(int(frame['n'].sum()), 'token')}"
     runs = study.run.names
     named = ", ".join(runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
     return [
         f"Model {models}; {' and '.join(kinds) or 'no traces'}{about}.",
-        f"{counted(len(orders), 'order')}: {shown}. "
-        f"{counted(len(frame), 'trace')} with {counted(int(frame['n'].sum()), 'token')}.",
+        f"{counted(len(orders), 'order')}: {shown}. {traces}.",
         f"{'Runs' if len(runs) > 1 else 'Run'}: {named}.",
         *filter(None, [overflow_note(study.generated["n_overflow_before"].to_numpy())]),
         *study.remarks,

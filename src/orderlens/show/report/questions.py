@@ -97,7 +97,9 @@ def _likelihood(
             for name, row in _named(rows)
         ],
     )
-    note = "Bars: 95 % intervals over texts. The differences above compare orders on the same texts."
+    note = "Bars: 95 % intervals over texts."
+    if len(rows) > 1:
+        note += " The differences above compare orders on the same texts."
     if any(aware.values()):
         note += " Hollow: the order sees the target, so its sum of log q is not a likelihood."
     short, outcome = _verdict(judged)
@@ -109,7 +111,9 @@ def _likelihood_answer(coherence: Coherence) -> str:
     single = coherence.find("mean_of_ranges", "deployable").value
     average = coherence.find("range_of_means", "deployable").value
     if not single.is_defined and not average.is_defined:
-        return f"Not measured: {average.why or 'fewer than two orders'}."
+        return (
+            f"Not measured: {average.why or 'fewer than two orders'}. Score the same texts under more orders."
+        )
     sentences = []
     if single.is_defined:
         sentences.append(
