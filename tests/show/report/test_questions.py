@@ -86,6 +86,18 @@ def test_the_first_card_leads_with_what_the_texts_show():
     assert (found.short, found.outcome) == ("Yes for these 8 texts; left open in general.", OPEN)
 
 
+def test_one_order_names_the_remedy_and_compares_nothing():
+    undefined = Estimate.undefined("fewer than two orders")
+    found = questions(
+        {"fixed-sequence": plane(**{"max-prob": ORDERS["max-prob"]})}, [], coherence=coherence(undefined)
+    )
+    assert found[0].answer.startswith(
+        "Not measured: fewer than two orders. Score the same texts under two orders"
+    )
+    assert "differences" not in found[0].note
+    assert "none was generated with several tokens per pass" in found[2].answer
+
+
 def test_an_unknown_floor_and_an_exact_model_are_said():
     tables = {"fixed-sequence": plane(**ORDERS)}
     answer = questions(tables, [], coherence=coherence(Estimate(3e-16, 0.0, 4e-16)))[0].answer

@@ -112,7 +112,8 @@ def _likelihood_answer(coherence: Coherence) -> str:
     average = coherence.find("range_of_means", "deployable").value
     if not single.is_defined and not average.is_defined:
         return (
-            f"Not measured: {average.why or 'fewer than two orders'}. Score the same texts under more orders."
+            f"Not measured: {average.why or 'fewer than two orders'}. Score the same texts under two orders "
+            "that reveal one token per pass and do not see the target."
         )
     sentences = []
     if single.is_defined:
@@ -260,8 +261,8 @@ def _parallel(policies: Sequence[Mapping[str, Any]]) -> Question:
     parallel = [row for row in policies if row["passes"] < 0.999 * row["n"]]
     if not parallel:
         why = (
-            "Not measured: no text was graded, and every pass revealed one token. 'orderlens evaluate' "
-            "grades answers. Policies such as max-prob+threshold=0.9 reveal several tokens per pass."
+            "Not measured: no text was graded, and none was generated with several tokens per pass. "
+            "'orderlens evaluate' grades answers, also under policies such as max-prob+threshold=0.9."
         )
         return Question("answers", _CORRECT, why)
     single = {str(row["order"]): row for row in policies if row not in parallel}
