@@ -111,13 +111,13 @@ export class Panel {
           h("span", { class: "step" }, `step ${item.step + 1}`),
           h("span", { class: "piece", dir: "auto" }, ...visible(this.piece(item.step))),
           h("span", { class: "q" }, `q = ${probability(item.logq)}`),
-          h("span", { class: "share" }, percent(item.share)),
+          h("span", { class: "share", title: "share of the path's −Σ log q" }, percent(item.share)),
         ),
       ),
     );
     const rate = this.trace.stats.bottleneck_rate;
     const total = rate === null || this.trace.stats.n === null ? null : Math.round(rate * this.trace.stats.n);
-    const head = h("h4", {}, "Least certain steps", h("small", {}, ` q < ½${total === null ? "" : `: ${total} of ${this.trace.stats.n}`}${rows.length ? "; %: share of −Σ log q" : ""}`));
+    const head = h("h4", {}, "Least certain steps", h("small", {}, ` q < ½${total === null ? "" : `: ${total} of ${this.trace.stats.n}`}${rows.length ? "; % of Σ log q" : ""}`));
     return h("div", { class: "bottlenecks" }, head, rows.length ? h("ol", {}, ...rows) : h("p", { class: "quiet" }, "None: every token had q ≥ ½."));
   }
 }
