@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -173,6 +174,7 @@ def ways(verbs: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
                 text=True,
                 check=False,
                 cwd=folder,
+                env=os.environ | {"PYTHONPATH": str(SOURCE.parent)},  # not an installed package
             )
             if done.returncode:
                 raise RuntimeError(f"{' '.join(arguments)}: {done.stderr.strip().splitlines()[-1:]}")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-WIDTH, HEIGHT = 1000, 715
-"""Size of the window in pixels."""
+WIDTH, HEIGHT = 1000, 900
+"""Size of the window in pixels; the picture ends below the first row of cards, which depends on the fonts."""
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -27,7 +27,10 @@ def take(report: Path, picture: Path) -> None:
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
         page.goto(report.resolve().as_uri())
         page.wait_for_load_state("networkidle")
-        page.screenshot(path=picture)
+        card = page.locator(".question").first.bounding_box()
+        assert card is not None, "the report has no cards"
+        bottom = card["y"] + card["height"] + 10
+        page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": WIDTH, "height": bottom})
         browser.close()
 
 

@@ -252,7 +252,7 @@ export class Explorer {
     this.slider.setAttribute("aria-valuetext", `pass ${this.done} of ${this.passes}`);
     const new_ = this.panels.map((panel) => panel.timeline.revealedBy(pass));
     const changed = this.panels.map((panel) => panel.timeline.changedBy(pass));
-    const says = this.done === 0 ? "nothing revealed yet" : `${new_.join(" and ")} revealed${changed.some(Boolean) ? `, ${changed.join(" and ")} changed` : ""}`;
+    const says = this.done === 0 ? "nothing revealed yet" : `${new_.join(" and ")} ${new_.join() === "1" ? "token" : "tokens"} revealed${changed.some(Boolean) ? `, ${changed.join(" and ")} changed` : ""}`;
     show(this.count, h("b", {}, `pass ${this.done}`), ` of ${this.passes} · ${says}`);
     show(this.playButton, this.timer === null ? "Play" : "Pause");
     this.playButton.setAttribute("aria-pressed", String(this.timer !== null));

@@ -117,7 +117,7 @@ export class Panel {
     );
     const rate = this.trace.stats.bottleneck_rate;
     const total = rate === null || this.trace.stats.n === null ? null : Math.round(rate * this.trace.stats.n);
-    const head = h("h4", {}, "Least certain steps", h("small", {}, ` q < ½${total === null ? "" : `: ${total} of ${this.trace.stats.n}`}`));
+    const head = h("h4", {}, "Least certain steps", h("small", {}, ` q < ½${total === null ? "" : `: ${total} of ${this.trace.stats.n}`}${rows.length ? "; % of Σ log q" : ""}`));
     return h("div", { class: "bottlenecks" }, head, rows.length ? h("ol", {}, ...rows) : h("p", { class: "quiet" }, "None: every token had q ≥ ½."));
   }
 }

@@ -59,13 +59,15 @@ class Score(Decoding):
     circulation: Annotated[
         int,
         Opt(
-            "Number of swaps of adjacent reveals to measure per sample and order (table circulation).",
+            "Number of swaps of adjacent reveals to measure per sample and order; table coherence shows it.",
             least=0,
             stored=True,
         ),
     ] = 0
     couplings: Annotated[int, COUPLINGS] = 0
-    noise_floor: Annotated[bool, Opt("Re-score each path to measure numerical noise.", stored=True)] = False
+    noise_floor: Annotated[
+        bool, Opt("Re-score each path to measure numerical noise; table coherence shows it.", stored=True)
+    ] = False
     chat: Chat = False
     extend: Extend = False
 
@@ -286,10 +288,6 @@ class CensusRequest(Computing):
         super().__post_init__()
         if self.task is not None and not self.generate:
             raise BadValueError("task", self.task, "provides prompts to generate from; add --generate")
-        if self.max_states != type(self).max_states and not self.generate:
-            raise BadValueError(
-                "max_states", self.max_states, "limits --generate; add it, or use a smaller --span"
-            )
         chosen = list(self.positions)
         if chosen and (min(chosen) < 0 or len(set(chosen)) < len(chosen)):
             raise BadValueError("positions", chosen, "must be different offsets in the target, from 0 on")

@@ -20,9 +20,9 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` or an empty string."""
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+def suggest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return ``"; did you mean 'x'?"``; empty where no name has a similarity of ``cutoff`` (0 to 1)."""
+    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 

@@ -145,6 +145,8 @@ BAD = [
     (["--block-size", "0"], "--block-size 0 must be at least 1"),
     (["--limit", "many"], "--limit 'many' must be a whole number"),
     (["--colour"], "unknown option --colour"),
+    (["--figures", "x"], "unknown option --figures; --help lists all"),
+    (["--output", "x"], "unknown option --output; did you mean '--out'?"),
     (["--blok-size", "8"], "unknown option --blok-size; did you mean '--block-size'?"),
     (["--circulation", "-1"], "--circulation -1 must be at least 0"),
 ]

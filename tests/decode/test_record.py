@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,6 +148,29 @@ def test_the_last_pass_needs_the_final_canvas_or_writing_in_place() -> None:
         rec.finish((greedy(net, prompts(), in_place=False, log=log), 6))
     log.check(rec.run, ["text-0000-0", "text-0000-1"])
     assert not any("still masked" in note for note in rec.run.spec["recorded"]["notes"])
+
+
+def test_tokens_that_the_network_excludes_are_left_out_with_a_note() -> None:
+    class Excluding(Net):
+        def forward(self, ids, attention_mask=None, offset=0, **more):
+            found = super().forward(ids.clamp(max=MASK))
+            found.logits[..., 0] = -torch.inf
+            return found
+
+    net, x = Excluding(), canvas_of(prompts(1), 4)
+    with ol.record(net, mask_id=MASK) as rec:
+        net(x)
+        x[0, 4], x[0, 5], x[0, 6] = 5, 0, 0
+        net(x)
+        x[0, 5], x[0, 6] = 7, MASK  # an edit and a remask of tokens that were left out
+        net(x)
+        x[0, 6], x[0, 7] = 8, VOCAB  # padding with an id that has no row
+        rec.finish(x)
+    found = rec.run.reveals().to_arrow().to_pylist()
+    assert [(row["forward"], row["token_id"]) for row in found] == [(0, 5), (1, 7), (2, 8)]
+    assert all(math.isfinite(row["logq"]) for row in found)
+    assert "revisions" not in rec.run.tables
+    assert any(note.startswith("3 tokens left out") for note in rec.run.spec["recorded"]["notes"])
 
 
 @pytest.mark.parametrize("kind", ["int32", "bfloat16", "inference", "in place and inference", "autocast"])

@@ -73,6 +73,19 @@ def test_a_different_spec_is_refused_field_by_field(tmp_path, worker) -> None:
     assert "extra: the run has nothing, requested 1" in message
     assert "orders" not in message
     assert "\n" not in message
+    with pytest.raises(RunError, match="another spec: kind: the run has nothing, requested 'import'; use"):
+        open_writer(tmp_path, {"model": {"name": "hmm"}, "kind": "import", "seed": 0, "orders": ["random"]})
+    with pytest.raises(RunError, match="another spec: seed: the run has 0, requested 1; use another folder"):
+        open_writer(
+            tmp_path,
+            {
+                "model": {"name": "tiny", "digest": "ab"},
+                "seed": 1,
+                "orders": ["random"],
+                "chat": False,
+                "likelihood": {"random": "exact"},
+            },
+        )
     with pytest.raises(RunError) as caught:
         open_writer(tmp_path, {"model": {"name": "hmm", "digest": "cd"}, "seed": 0, "orders": ["random"]})
     assert str(caught.value).endswith(

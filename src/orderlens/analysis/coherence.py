@@ -253,7 +253,7 @@ def _noise_cells(value: Estimate, floor: float) -> dict[str, Cell]:
     if not math.isfinite(floor):
         missing = Estimate.undefined("noise floor not measured: score with --noise-floor")
         return {"noise_floor": missing, "times_noise": missing}
-    times = Estimate(value.value / floor) if value.is_defined and floor else Estimate.undefined("no value")
+    times = Estimate(value.value / floor) if value.is_defined and floor > ROUNDING else value
     if floor <= ROUNDING:
         times = Estimate.undefined(f"the noise floor is only rounding error (at most {ROUNDING:g})")
     return {"noise_floor": Estimate(floor), "times_noise": times}

@@ -98,7 +98,10 @@ def _request(verb: Verb[Q], context: click.Context) -> Q:
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 given[name] = _read(item, context.params[name])
             elif item.on_command_line is NEEDED:
-                raise UserInputError(f"{item.flag} is missing: {item.opt.help[0].lower()}{item.opt.help[1:]}")
+                first, rest = item.opt.help[0], item.opt.help[1:]
+                raise UserInputError(
+                    f"{item.flag} is missing: {first if rest[0].isupper() else first.lower()}{rest}"
+                )
             elif item.opt.given is not None:
                 given[name] = item.opt.given
         return verb.kind(**given)
@@ -128,9 +131,10 @@ def _complaint(error: click.ClickException, verb: Verb[Any]) -> str:
 
     if isinstance(error, click.NoSuchOption):
         flags = [item.flag for item in options(verb.kind) if not item.opt.place]
-        return (
-            f"unknown option {error.option_name}{suggest(error.option_name, flags) or ';'} --help lists all"
-        )
+        name = error.option_name
+        begun = [flag for flag in flags if flag.startswith(name) or name.startswith(flag)]
+        near = suggest(name, begun, 0.0) or suggest(name, flags, 0.84)  # "--" alone makes options similar
+        return f"unknown option {name}{near or ';'} --help lists all"
     if isinstance(error, click.BadOptionUsage):
         return f"{error.option_name} needs a value; --help says which"
     text = " ".join(error.format_message().split())

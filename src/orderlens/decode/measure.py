@@ -32,7 +32,7 @@ from orderlens.decode.score import score_batch
 from orderlens.decode.target_states import TargetStates, plan_canvases
 from orderlens.errors import DeviceMemoryError, ModelLoadError, ModelOutputError, one_line
 from orderlens.models.abilities import CastsDtype, RoundsWeights, device_type, other_dtype
-from orderlens.models.protocol import Anchor, IntArray, Model, Rows, Session, StateBatch
+from orderlens.models.protocol import Anchor, CleanTokens, IntArray, Model, Rows, Session, StateBatch
 from orderlens.rules.orders.basic import ForcedAR
 from orderlens.rules.policy import Policy
 from orderlens.store.schema import table_schema
@@ -304,24 +304,12 @@ STATES_PER_CALL = 512
 """States per call; the prefix of each has its own slot."""
 
 
-class RecomputingSession:
+class RecomputingSession(CleanTokens):
     """The Session protocol without a cache: every evaluation computes the prefix of every state."""
 
     def __init__(self, model: Model) -> None:
+        super().__init__()
         self._model = model
-        self._prefixes: list[IntArray] = []
-        self._offsets: list[int] = []
-
-    def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
-        self._prefixes, self._offsets = [np.asarray(prefix) for prefix in prefixes], list(grid_offsets)
-
-    def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
-        for slot, tokens in zip(slots.tolist(), tokens_NW, strict=True):
-            self._prefixes[slot] = np.concatenate((self._prefixes[slot], tokens))
-
-    def keep(self, slots: IntArray) -> None:
-        self._prefixes = [self._prefixes[slot] for slot in slots.tolist()]
-        self._offsets = [self._offsets[slot] for slot in slots.tolist()]
 
     def evaluate(self, states: StateBatch) -> Rows:
         found: Rows | None = None
@@ -338,7 +326,7 @@ class RecomputingSession:
         slots, starts = states.slots_N[part], states.starts_N[part]
         session: Session = self._model.open_session()
         pairs = zip(slots.tolist(), starts.tolist(), strict=True)
-        prefixes = [self._prefixes[slot][:start] for slot, start in pairs]
+        prefixes = [self._slots[slot][:start] for slot, start in pairs]
         session.prefill(prefixes, [self._offsets[slot] for slot in slots.tolist()])
         rows = states.row_state_R[mine] - part.start, states.row_offset_R[mine]
         return session.evaluate(StateBatch(np.arange(len(slots)), starts, states.tokens_NW[part], *rows))

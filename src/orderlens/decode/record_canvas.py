@@ -374,8 +374,9 @@ def row_stats(logits_CV: Tensor, old_C: Tensor, new_C: Tensor) -> Tensor:
     logp_CV = logits_CV.float().log_softmax(-1)
     top_C, at_C = logp_CV.max(-1)
     second_C = logp_CV.scatter(1, at_C[:, None], -torch.inf).amax(-1)
-    of_2C = torch.stack([new_C, old_C]).clamp(0, logp_CV.shape[1] - 1)
-    logq_C, old_logq_C = logp_CV.gather(1, of_2C.T).T
+    of_2C = torch.stack([new_C, old_C])
+    known_2C = of_2C.clamp(0, logp_CV.shape[1] - 1)
+    logq_C, old_logq_C = logp_CV.gather(1, known_2C.T).T.where(of_2C == known_2C, -torch.inf)
     entropy_C = torch.special.entr(logp_CV.exp()).sum(-1)
     logq_4C = torch.stack([logq_C, old_logq_C, top_C, second_C]).clamp(max=0)
     return torch.cat([logq_4C, torch.stack([entropy_C, (logq_C == top_C).to(entropy_C.dtype)])])

@@ -5,7 +5,8 @@ Does not depend on how the decodes were recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -102,6 +103,16 @@ def gaps(decodes: Sequence[Decode]) -> list[str]:
         )
     if unexplained := sum(canvas.n_unexplained for canvas in decodes):
         notes.append(f"{counted(unexplained, 'token')} written without a pass of the network; left out")
+    impossible = sum(
+        int(((found.stats[0].cpu() == -math.inf) & (found.new_C != canvas.mask_id)).sum())
+        for canvas in decodes
+        for found in canvas.changes
+    )
+    if impossible:
+        notes.append(
+            f"{counted(impossible, 'token')} left out, to which the network gave probability 0; decoders "
+            "write such tokens themselves, for example padding after an early stop"
+        )
     return notes
 
 
@@ -129,7 +140,25 @@ def event_rows(changes: Sequence[Changes], mask_id: int, names: Sequence[str]) -
     forwards = [found.forward for found in changes for _ in range(len(found.text_C))]
     columns = zip(forwards, *torch.cat(places, 1).tolist(), *stats, strict=True)
     names_of = ("forward", "text", "position", "old", "new", *STATS)
-    return [_row(dict(zip(names_of, values, strict=True)), mask_id, names) for values in columns]
+    rows = (_row(dict(zip(names_of, values, strict=True)), mask_id, names) for values in columns)
+    return list(_possible(rows))
+
+
+def _possible(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the rows without tokens of probability 0: the decoder wrote them, not the network."""
+    hidden = set()  # positions that hold such a token; they count as masked
+    for row in rows:
+        place = (row["sample_id"], row["position"])
+        if row.get("logq") == -math.inf:
+            if row["event"] == "reveal":
+                hidden.add(place)
+            continue
+        if place not in hidden:
+            yield row
+            continue
+        hidden.remove(place)
+        if row["event"] == "edit":
+            yield row | {"event": "reveal", "old_logq": None}
 
 
 def silent_passes(canvas: Decode, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -27,6 +27,7 @@ from orderlens.figures.style import (
     order_styles,
     panel_letters,
     point,
+    power_of_ten,
     real,
     row_labels,
     rows,
@@ -299,11 +300,15 @@ def _bin_label(text: str, *, whole: bool) -> str:
 
 def _coherence_note(data: Mapping[str, Any], floor: float) -> str:
     parts = []
-    for name in ("range_of_means", "mean_of_ranges"):
+    for name, title in (("range_of_means", "range of means"), ("mean_of_ranges", "mean of ranges")):
         cells = {item["scope"]: item for item in data["statistics"] if item["statistic"] == name}
         values = [f"{scope} {_shown(cell)}" for scope, cell in cells.items() if is_drawable(cell)]
-        parts.append(f"{name}: {', '.join(values) or 'undefined'}")
-    measured = f"{floor:.1e} nats per token{_seen(data, floor)}" if math.isfinite(floor) else "not measured"
+        parts.append(f"{title}: {', '.join(values) + ' nats per token' if values else 'undefined'}")
+    measured = (
+        f"{power_of_ten(floor)} nats per token{_seen(data, floor)}"
+        if math.isfinite(floor)
+        else "not measured"
+    )
     measured = "exactly 0" if floor == 0 else measured
     parts.append(f"noise floor: {measured}; n = {data['n_sequences']} sequences")
     return "\n".join(parts) + ". Hollow: the order sees the target, so its sum of log q is not a likelihood."
@@ -317,7 +322,7 @@ def _seen(data: Mapping[str, Any], floor: float) -> str:
 
 def _shown(cell: Mapping[str, Any]) -> str:
     value = centre(cell)
-    return f"{value:.3f}" if abs(value) >= 5e-4 else f"{value:.1e}"
+    return f"{value:.3f}" if abs(value) >= 5e-4 else power_of_ten(value)
 
 
 COHERENCE = Recipe(

@@ -300,6 +300,12 @@ def raised(power: int) -> str:
     return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
+def power_of_ten(value: float, digits: int = 1) -> str:
+    """Return a number as ``1.8 × 10⁻³``."""
+    factor, _, power = f"{value:.{digits}e}".partition("e")
+    return f"{factor} × 10{raised(int(power))}".replace("-", "−")
+
+
 def footnote(figure: Figure, text: str) -> None:
     """Write a small grey note below the panels, its lines wrapped to the figure's width."""
     columns = int(figure.get_figwidth() * 72 / 3.6)  # a letter is 3.2 to 3.5 points wide

@@ -132,6 +132,26 @@ class Session(Protocol):
         """Return one row per requested (state, offset); a row holds the prediction for its own position."""
 
 
+class CleanTokens:
+    """The slots of a session without a cache: the clean tokens of each, and where its grid starts."""
+
+    def __init__(self) -> None:
+        self._slots: list[IntArray] = []
+        self._offsets: list[int] = []
+
+    def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
+        self._slots, self._offsets = [np.asarray(prefix, np.int64) for prefix in prefixes], list(grid_offsets)
+
+    def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
+        for slot, tokens in zip(slots.tolist(), tokens_NW, strict=True):
+            self._slots[slot] = np.concatenate((self._slots[slot], tokens))
+
+    def keep(self, slots: IntArray) -> None:
+        if self._slots:
+            self._slots = [self._slots[slot] for slot in slots.tolist()]
+            self._offsets = [self._offsets[slot] for slot in slots.tolist()]
+
+
 @dataclass(frozen=True, slots=True)
 class NextTokens:
     """One more token for each of N states and the rows to evaluate next; known on the device only.

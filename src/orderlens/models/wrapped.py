@@ -25,6 +25,7 @@ from orderlens.models.files.roles import IdsOnlyTokenizer
 from orderlens.models.protocol import (
     Anchor,
     Attention,
+    CleanTokens,
     FloatArray,
     HiddenRows,
     IntArray,
@@ -330,26 +331,13 @@ class WrappedModel:
         return WrappedSession(self)
 
 
-class WrappedSession:
+class WrappedSession(CleanTokens):
     """The Session protocol over clean tokens: every state is a whole sequence."""
 
     def __init__(self, model: WrappedModel) -> None:
-        self._model, self._slots = model, list[IntArray]()
+        super().__init__()
+        self._model = model
         self._bytes = LOGIT_BYTES.get(model.device.type, 2**30)
-
-    def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
-        """Remember the clean tokens."""
-        del grid_offsets
-        self._slots = [np.asarray(prefix, np.int64) for prefix in prefixes]
-
-    def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
-        """Append one finished block to each slot."""
-        for index, tokens in zip(slots.tolist(), tokens_NW, strict=True):
-            self._slots[index] = np.concatenate([self._slots[index], tokens])
-
-    def keep(self, slots: IntArray) -> None:
-        """Keep the given slots, in this order."""
-        self._slots = [self._slots[index] for index in slots.tolist()] if self._slots else []
 
     def evaluate(self, states: StateBatch) -> HiddenRows:
         """Call the network on all states, those of one length together."""

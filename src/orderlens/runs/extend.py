@@ -26,7 +26,7 @@ from orderlens.store.specfile import (
     plain_spec,
     read_extensions,
     read_spec,
-    spec_diff,
+    told_differences,
 )
 from orderlens.store.writer import RunWriter, open_writer
 from orderlens.texts.samples import EncodedSample
@@ -239,8 +239,7 @@ def _refuse_growth(folder: Folder, wanted: dict[str, Any]) -> None:
     differing = {name for name in {*found, *wanted} if found.get(name) != wanted.get(name)}
     grows = differing & {"orders", "data"} and differing <= set(GROWING)
     if wanted not in specs and wanted["kind"] in EXTENSIBLE and grows:
-        lines = [line for line in spec_diff(found, wanted) if not line.startswith("likelihood.")]
-        listed = "; ".join(lines[:4])  # the kinds of likelihood follow from the orders
+        listed = "; ".join(told_differences(found, wanted)[:4])
         raise RunError(
             f"{folder.label} is a run with another spec: {listed}; use another folder, or add the new orders "
             "and samples to this run with --extend (extend=True)"

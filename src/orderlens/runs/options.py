@@ -208,7 +208,7 @@ TEMPERATURES = Opt(
     metavar="LIST",
 )
 COUPLINGS = Opt(
-    "Number of token sets per trace to re-score one token at a time; a set is committed in one pass.",
+    "Number of passes per trace whose tokens are scored again one at a time; table couplings shows the loss.",
     least=0,
     stored=True,
 )

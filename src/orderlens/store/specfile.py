@@ -25,6 +25,8 @@ from orderlens.store.schema import SCHEMA_VERSION
 _SHOWN = 8
 _CUT = ("batch_size:", "unit_orders:")
 """Beginnings of differences in how the work is cut; a run keeps its cut."""
+_UNSET = ("the run has nothing, requested False", "the run has False, requested nothing")
+"""Ends of differences in an option that only one of two specs names, with its default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,7 @@ def writable(folder: Folder, found: SpecFile) -> SpecFile:
 
 
 def _check_same(folder: Folder, found: SpecFile, requested: Mapping[str, Any]) -> None:
-    differences = spec_diff(found.spec, requested)
+    differences = told_differences(found.spec, requested)
     listed = "; ".join(differences[:_SHOWN]) + (" …" if len(differences) > _SHOWN else "")
     if found.edited:
         shown = f" (differs from this command in: {listed})" if differences else ""
@@ -283,18 +285,24 @@ def expected_units(folder: Folder) -> set[str] | None:
 def spec_diff(old: Any, new: Any, path: str = "") -> list[str]:
     """Return one line per field that differs between two specs, the most informative first.
 
-    Of two parts with different names (two models) only the names are listed.
+    Of two parts with different kinds (score, import) or names (two models) only these are listed.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         lines = []
         for name in sorted({*old, *new}, key=_by_importance):
             inner = f"{path}.{name}" if path else str(name)
             lines += spec_diff(old.get(name, _ABSENT), new.get(name, _ABSENT), inner)
-            if name == "name" and lines:
+            if name in ("kind", "name") and lines:
                 break
         return lines
     same = _ABSENT not in (old, new) and canonical(old) == canonical(new)
     return [] if same else [f"{path or 'spec'}: the run has {_shown(old)}, requested {_shown(new)}"]
+
+
+def told_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return ``spec_diff`` without kinds of likelihood, which follow from the orders, and unset options."""
+    lines = spec_diff(old, new)
+    return [line for line in lines if not (line.startswith("likelihood") or line.endswith(_UNSET))] or lines
 
 
 def _by_importance(name: str) -> tuple[int, str]:

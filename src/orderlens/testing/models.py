@@ -17,6 +17,7 @@ from orderlens.common.grid import block_edges
 from orderlens.models.protocol import (
     Anchor,
     Attention,
+    CleanTokens,
     FloatArray,
     IntArray,
     LogProbRows,
@@ -133,23 +134,12 @@ class StubModel:
         return StubSession(self)
 
 
-class StubSession:
+class StubSession(CleanTokens):
     """The Session protocol over the clean tokens of each slot."""
 
     def __init__(self, model: StubModel) -> None:
+        super().__init__()
         self._model = model
-        self._slots: list[IntArray] = []
-
-    def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
-        del grid_offsets
-        self._slots = [np.asarray(prefix, np.int64) for prefix in prefixes]
-
-    def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
-        for index, tokens in zip(slots.tolist(), tokens_NW, strict=True):
-            self._slots[index] = np.concatenate([self._slots[index], tokens])
-
-    def keep(self, slots: IntArray) -> None:
-        self._slots = [self._slots[index] for index in slots.tolist()] if self._slots else []
 
     def evaluate(self, states: StateBatch) -> LogProbRows:
         seen = [

@@ -17,7 +17,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from orderlens.errors import DataFileError, UserInputError
+from orderlens.errors import DataFileError, UserInputError, counted
 from orderlens.models.abilities import count_unknown
 from orderlens.models.protocol import Model, Tokenizer
 from orderlens.texts.rows import Row, TextSplit, check_split, expand_home, kind_of, text_shape
@@ -165,7 +165,8 @@ def _fitted_line(prefix: int, target: int) -> str:
     if not target:
         return f"{first} whole texts are the prompts (--prefix-tokens)"
     options = "--prefix-tokens, --target-tokens"
-    return f"{first} {prefix} tokens are the prompt and the rest is the target ({options})"
+    verb = "is" if prefix == 1 else "are"
+    return f"{first} {counted(prefix, 'token')} {verb} the prompt and the rest is the target ({options})"
 
 
 def describe_documents(record: Mapping[str, Any]) -> str:

@@ -78,9 +78,7 @@ class NoiseFit:
     def remarks(self) -> list[str]:
         """Cautions for the interpretation of the fit."""
         expected = f"{self.fitted_misses_above_half:.1f} misses among {self.n_above_half} such reveals"
-        certain = (
-            "a target with q > 1/2 is always the argmax: the model is wrong there, with k = 1 at every sigma"
-        )
+        certain = "a target with q > 1/2 is always the argmax, which no sigma can express with k = 1"
         found = [f"{certain}; the fit expects {expected}"]
         if self.misses_above_half:
             found.append(

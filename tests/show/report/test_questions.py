@@ -58,7 +58,7 @@ def test_the_likelihood_is_answered_by_the_judge_and_shown_with_the_floor(outcom
     found, path, _ = questions(tables, [finding("chain-rule", outcome)], coherence=measured)
     assert (found.short, found.outcome) == (short, outcome)
     assert "the orders differ by 0.500 (0.400 to 0.600) nats per token" in found.answer
-    assert "Numerical noise alone accounts for 2 × 10⁻⁵." in found.answer
+    assert "Numerical noise alone accounts for 2 × 10⁻⁵ nats per token." in found.answer
     assert [dots[0].hollow for _, dots in found.chart.rows] == [True, False, False]
     assert "oracle-max-q -0.900" in found.chart.title
     assert path.answer == (
@@ -86,6 +86,18 @@ def test_the_first_card_leads_with_what_the_texts_show():
     assert (found.short, found.outcome) == ("Yes for these 8 texts; left open in general.", OPEN)
 
 
+def test_one_order_names_the_remedy_and_compares_nothing():
+    undefined = Estimate.undefined("fewer than two orders")
+    found = questions(
+        {"fixed-sequence": plane(**{"max-prob": ORDERS["max-prob"]})}, [], coherence=coherence(undefined)
+    )
+    assert found[0].answer.startswith(
+        "Not measured: fewer than two orders. Score the same texts under two orders"
+    )
+    assert "differences" not in found[0].note
+    assert "none was generated with several tokens per pass" in found[2].answer
+
+
 def test_an_unknown_floor_and_an_exact_model_are_said():
     tables = {"fixed-sequence": plane(**ORDERS)}
     answer = questions(tables, [], coherence=coherence(Estimate(3e-16, 0.0, 4e-16)))[0].answer
@@ -100,8 +112,19 @@ def test_the_least_and_the_most_uneven_deployable_order_are_drawn():
         for name, gini in (("max-prob", 0.2), ("random", 0.3), ("forced-ar", 0.4), ("oracle-max-q", 0.9))
     ]  # fmt: skip
     tables = {"fixed-sequence": plane(**ORDERS)}
-    chart = questions(tables, [], {"curves": curves, "length": 2})[1].chart
-    assert [(name, gini) for name, _, gini in chart.curves] == [("max-prob", 0.2), ("forced-ar", 0.4)]
+    found = questions(tables, [], {"curves": curves, "length": 2})[1]
+    assert [(name, gini) for name, _, gini in found.chart.curves] == [("max-prob", 0.2), ("forced-ar", 0.4)]
+    assert found.note.endswith("Without orders that see the target.")
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "is 0.00"), (14, "lies between 0.00 and 13.00")])
+def test_var_of_generated_text_covers_all_rows(count, said):
+    rows = tuple({"order": f"random+top={n}", "var": Estimate(float(n))} for n in range(count))
+    tables = {"temperature": Table("temperature", "", ("order",), (Column("var", ""),), rows)}
+    found = questions(tables, [])[1]
+    assert found.answer == f"Var(log q) of generated text {said} nats²."
+    assert len(found.chart.rows) == min(count, 12)
+    assert ("The first 12 of 14 rows." in found.note) == (count > 12)
 
 
 def test_several_tokens_per_pass_are_compared_with_one():
@@ -113,7 +136,7 @@ def test_several_tokens_per_pass_are_compared_with_one():
     assert found.title == "What do several tokens per pass cost?"
     assert found.answer == (
         "max-prob+top=4 needs 16 passes for 64 tokens; "
-        "its mean log q is 0.40 nats lower than with one token per pass."
+        "its mean log q is 0.40 nats per token lower than with one token per pass."
     )
     assert [name for name, _ in found.chart.rows] == ["max-prob", "max-prob+top=4"]
 

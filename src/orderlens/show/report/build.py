@@ -24,7 +24,7 @@ from orderlens.claims.catalogue import FINDINGS
 from orderlens.claims.fixed import fixed_findings
 from orderlens.claims.judge import RULES, Finding, Reading, judge
 from orderlens.common.plaintext import printable
-from orderlens.errors import UndefinedFigureError, UserInputError
+from orderlens.errors import UndefinedFigureError, UserInputError, counted
 from orderlens.figures.catalogue import draw_figures
 from orderlens.metrics.trace_table import overflow_note
 from orderlens.show.report.page import Packed, Page, picture, run_details, write_report
@@ -168,17 +168,18 @@ def run_facts(study: Study) -> list[str]:
     shown = ", ".join(orders[:10]) + (f" and {len(orders) - 10} more" if len(orders) > 10 else "")
     kinds = []
     if len(study.scored):
-        kinds.append(f"{study.scored['prompt'].nunique()} fixed texts scored")
+        kinds.append(f"{counted(study.scored['prompt'].nunique(), 'fixed text')} scored")
     if len(study.generated):
         warm = ", ".join(f"{value:g}" for value in sorted(study.generated["temperature"].unique()))
-        kinds.append(f"{study.generated['prompt'].nunique()} prompts decoded at T = {warm}")
+        kinds.append(f"{counted(study.generated['prompt'].nunique(), 'prompt')} decoded at T = {warm}")
     tasks = [str(name) for name in frame["task"].dropna().unique()]
     about = f" ({', '.join(tasks)})" if tasks else ""
+    traces = f"{counted(len(frame), 'trace')} with {counted(int(frame['n'].sum()), 'token')}"
     runs = study.run.names
     named = ", ".join(runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
     return [
         f"Model {models}; {' and '.join(kinds) or 'no traces'}{about}.",
-        f"{len(orders)} orders: {shown}. {len(frame):,} traces with {int(frame['n'].sum()):,} tokens.",
+        f"{counted(len(orders), 'order')}: {shown}. {traces}.",
         f"{'Runs' if len(runs) > 1 else 'Run'}: {named}.",
         *filter(None, [overflow_note(study.generated["n_overflow_before"].to_numpy())]),
         *study.remarks,

@@ -53,7 +53,7 @@ def picture(drawn: DrawnFigure, formats: Sequence[str] = PICTURES) -> DrawnFigur
     return replace(drawn, why=drawn.why or (None if has_one else "no picture format was requested"))
 
 
-LONGEST_UNIT = 16
+LONGEST_UNIT = 17
 """Characters of a unit that fits below a column head."""
 
 

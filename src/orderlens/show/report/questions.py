@@ -17,7 +17,7 @@ from orderlens.analysis.table import Table
 from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Outcome
 from orderlens.claims.judge import Finding
 from orderlens.figures.cards import Card, Dot, LorenzCard, dot_card, lorenz_card
-from orderlens.figures.style import raised
+from orderlens.figures.style import power_of_ten
 from orderlens.metrics.estimate import Estimate
 from orderlens.rules.cards import display_name
 
@@ -97,7 +97,9 @@ def _likelihood(
             for name, row in _named(rows)
         ],
     )
-    note = "Bars: 95 % intervals over texts. The differences above compare orders on the same texts."
+    note = "Bars: 95 % intervals over texts."
+    if len(rows) > 1:
+        note += " The differences above compare orders on the same texts."
     if any(aware.values()):
         note += " Hollow: the order sees the target, so its sum of log q is not a likelihood."
     short, outcome = _verdict(judged)
@@ -109,7 +111,10 @@ def _likelihood_answer(coherence: Coherence) -> str:
     single = coherence.find("mean_of_ranges", "deployable").value
     average = coherence.find("range_of_means", "deployable").value
     if not single.is_defined and not average.is_defined:
-        return f"Not measured: {average.why or 'fewer than two orders'}."
+        return (
+            f"Not measured: {average.why or 'fewer than two orders'}. Score the same texts under two orders "
+            "that reveal one token per pass and do not see the target."
+        )
     sentences = []
     if single.is_defined:
         sentences.append(
@@ -121,7 +126,9 @@ def _likelihood_answer(coherence: Coherence) -> str:
             f"Averaged over the texts, the orders differ by {interval(average, 3)} nats per token."
         )
     if math.isfinite(coherence.noise_floor):
-        sentences.append(f"Numerical noise alone accounts for {_small(coherence.noise_floor)}.")
+        sentences.append(
+            f"Numerical noise alone accounts for {_small(coherence.noise_floor)} nats per token."
+        )
     else:
         sentences.append("Numerical noise was not measured ('orderlens score --noise-floor' measures it).")
     return " ".join(sentences)
@@ -181,17 +188,22 @@ def _decoded_path(tables: Mapping[str, Table], title: str) -> Question:
         )
         for row in content.rows
         if _estimate(row[name]).is_defined
-    ][:12]
+    ]
     values = [dots[0].value for _, dots in rows]
     if not values:
         return Question("path", title, "Not measured: Var is undefined in every trace.")
-    answer = f"Var(log q) of generated text lies between {min(values):.2f} and {max(values):.2f} nats²."
-    chart = dot_card(
-        "Var of log q: " + "; ".join(f"{label} {dots[0].value:.2f}" for label, dots in rows),
-        _VAR,
-        rows,
+    found = (
+        f"lies between {min(values):.2f} and {max(values):.2f}" if len(rows) > 1 else f"is {values[0]:.2f}"
     )
-    return Question("path", title, answer, chart=chart, note="Bars: 95 % intervals over prompts.")
+    chart = dot_card(
+        "Var of log q: " + "; ".join(f"{label} {dots[0].value:.2f}" for label, dots in rows[:12]),
+        _VAR,
+        rows[:12],
+    )
+    note = "Bars: 95 % intervals over prompts." + (
+        f" The first 12 of {len(rows)} rows." if len(rows) > 12 else ""
+    )
+    return Question("path", title, f"Var(log q) of generated text {found} nats².", chart=chart, note=note)
 
 
 def _lorenz(data: Mapping[str, Any] | None) -> LorenzCard | None:
@@ -209,9 +221,10 @@ def _lorenz(data: Mapping[str, Any] | None) -> LorenzCard | None:
 def _lorenz_note(data: Mapping[str, Any] | None) -> str:
     if data is None:
         return ""
+    left_out = {"target-aware"} < {item["kind"] for item in data["curves"]}
     return (
         f"Share of −Σ log q that the most certain steps of the first block ({data['length']} steps) carry. "
-        "Dashed: every step carries the same."
+        "Dashed: every step carries the same." + (" Without orders that see the target." if left_out else "")
     )
 
 
@@ -248,8 +261,8 @@ def _parallel(policies: Sequence[Mapping[str, Any]]) -> Question:
     parallel = [row for row in policies if row["passes"] < 0.999 * row["n"]]
     if not parallel:
         why = (
-            "Not measured: no text was graded, and every pass revealed one token. 'orderlens evaluate' "
-            "grades answers. Policies such as max-prob+threshold=0.9 reveal several tokens per pass."
+            "Not measured: no text was graded, and none was generated with several tokens per pass. "
+            "'orderlens evaluate' grades answers, also under policies such as max-prob+threshold=0.9."
         )
         return Question("answers", _CORRECT, why)
     single = {str(row["order"]): row for row in policies if row not in parallel}
@@ -277,7 +290,7 @@ def _cost(row: Mapping[str, Any], single: Mapping[str, Any] | None) -> str:
         return f"{text}."
     change = row["mean"] - single["mean"]
     way = "higher" if change >= 0 else "lower"
-    return f"{text}; its mean log q is {abs(change):.2f} nats {way} than with one token per pass."
+    return f"{text}; its mean log q is {abs(change):.2f} nats per token {way} than with one token per pass."
 
 
 def _named(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -305,8 +318,7 @@ def interval(cell: Estimate, digits: int) -> str:
 def _small(value: float) -> str:
     if not 0 < abs(value) < 0.01:
         return _signed_minus(f"{value:.3f}")
-    digits, _, power = f"{value:.0e}".partition("e")
-    return f"{_signed_minus(digits)} × 10{raised(int(power))}"
+    return power_of_ten(value, 0)
 
 
 def _count(count: float) -> str:

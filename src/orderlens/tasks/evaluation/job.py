@@ -123,7 +123,7 @@ def named_tasks(names: str | Sequence[str]) -> list[Task]:
     wanted = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
     tasks = [get_task(name) for name in wanted if name]
     if not tasks or len({task.name for task in tasks}) < len(tasks):
-        raise UserInputError(f"tasks '{names}' must name at least one task, each once")
+        raise UserInputError(f"tasks '{','.join(wanted)}' must name at least one task, each once")
     return tasks
 
 
