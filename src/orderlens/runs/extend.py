@@ -178,7 +178,7 @@ def _grown(job: Job, run: RunSpec) -> Job:
         {name: value for name, value in spec.to_json().items() if name not in GROWING}
         for spec in (run, job.spec)
     )
-    if differing := spec_diff(old, new):
+    if differing := told_differences(old, new):
         raise RunError(f"only orders and samples can be added to a run; {'; '.join(differing)}")
     own = {order.spec: order for order in job.orders}
     orders = parse_policies([own.get(name, name) for name in dict.fromkeys((*run.orders, *own))])
