@@ -288,6 +288,10 @@ class CensusRequest(Computing):
         super().__post_init__()
         if self.task is not None and not self.generate:
             raise BadValueError("task", self.task, "provides prompts to generate from; add --generate")
+        if self.max_states != type(self).max_states and not self.generate:
+            raise BadValueError(
+                "max_states", self.max_states, "limits --generate; add it, or use a smaller --span"
+            )
         chosen = list(self.positions)
         if chosen and (min(chosen) < 0 or len(set(chosen)) < len(chosen)):
             raise BadValueError("positions", chosen, "must be different offsets in the target, from 0 on")
