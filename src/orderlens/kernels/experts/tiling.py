@@ -64,7 +64,7 @@ class Tiling:
             rows: places of a tile, its rest included.
             panels: weight tiles per step: 2 for gate and up, 1 for down.
             gpu: the GPU.
-            weight_bytes: bytes of a weight; a token's number has 2, in float8 two parts of 1.
+            weight_bytes: bytes of a weight; a token's number has 2.
         """
         per_stage = self.block_k * (weight_bytes * panels * self.block_n + BYTES * rows)
         stages = max(1, min(self.stages, (gpu.shared_bytes - BARRIERS) // per_stage))
