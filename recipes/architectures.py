@@ -124,16 +124,20 @@ def prepare(corpus: Path, work: Path, plan: Plan) -> None:
     (work / PLAN).write_text(json.dumps(asdict(plan)))
 
 
-def train(work: Path, name: str, device: str) -> None:
-    """Train one model and write its folder; resume from a checkpoint if there is one."""
+def train(work: Path, name: str, device: str, fast: bool = False) -> None:
+    """Train one model and write its folder; resume from a checkpoint if there is one.
+
+    ``fast`` compiles the passes and runs them in bfloat16 on a CPU, too.
+    """
     plan, (attention, extra), out = read_plan(work), MODELS[name], work / "models" / name
     if (out / "config.json").exists():
         return
     bpe = FastTokenizer.from_file(bundled_folder("tiny") / TOKENIZER)
     out.mkdir(parents=True, exist_ok=True)
     settings = LoopSettings(
-        window=plan.window, seed=plan.seed + extra, device=device, log_every=20, validate_every=200
-    )
+        window=plan.window, seed=plan.seed + extra, device=device, log_every=20, validate_every=200,
+        compiled=fast, bfloat16=fast or None,
+    )  # fmt: skip
     mixture = WindowMixture(work / "windows", {"text": 1.0}, plan.batch, plan.seed)
     heldout = np.concatenate([np.load(path) for path in sorted((work / "heldout").glob("*.npy"))])
     schedule = LearningRateSchedule(steps=plan.steps, warmup_steps=max(1, min(100, plan.steps // 10)))
@@ -242,10 +246,13 @@ def prepare_command(
 
 
 @app.command("train")
-def train_command(work: Work, device: Device = "cuda", only: str = "") -> None:
+def train_command(
+    work: Work, device: Device = "cuda", only: str = "",
+    fast: Annotated[bool, typer.Option(help="Compile; compute in bfloat16 on a CPU too.")] = False,
+) -> None:  # fmt: skip
     """Train all models that are not trained yet, or the one named with --only."""
     for name in [only] if only else MODELS:
-        train(work, name, device)
+        train(work, name, device, fast)
 
 
 @app.command("score")

@@ -1,8 +1,8 @@
 """The training loop: from batches to a trained model, a metrics log and resumable checkpoints.
 
 Weights, gradients and the optimiser are float32. On CUDA the passes run on a bfloat16 copy under
-``torch.compile`` with FlexAttention; on the CPU they run on the float32 weights with plain attention. Does
-not depend on text or tokenizers: its data are windows of token ids.
+``torch.compile`` with FlexAttention. On the CPU they run on the float32 weights with plain attention, or on a
+bfloat16 copy on request. Does not depend on text or tokenizers: its data are windows of token ids.
 """
 
 from __future__ import annotations
@@ -49,13 +49,15 @@ class LoopSettings(StepSettings):
     """Step settings plus the settings for a whole network.
 
     Attributes:
-        compiled: compile the passes (CUDA only; the first step then takes about a minute).
+        compiled: compile the passes (the first step then takes about a minute).
+        bfloat16: run the passes on a bfloat16 copy of the weights; by default on CUDA only.
         attention: backend of stream attention.
         checkpoint_seconds: wall time between two checkpoints, less in the first minutes; one is always
             written at the end and on an interrupt.
     """
 
     compiled: bool = False
+    bfloat16: bool | None = None
     attention: AttentionBackend = "dense"
     checkpoint_seconds: float = 120.0
 
@@ -93,7 +95,8 @@ class Trainer(TrainingRun):
     def __post_init__(self) -> None:
         self.device = torch.device(self.settings.device)
         self.model = initial_model(self.config, self.settings.seed).to(self.device)
-        mixed = self.device.type == "cuda"
+        wanted = self.settings.bfloat16
+        mixed = self.device.type == "cuda" if wanted is None else wanted
         self._working = copy.deepcopy(self.model).bfloat16() if mixed else self.model
         self._optimiser = Optimiser(self.model, self.optimiser_settings)
         self._loss = self._build_loss()
