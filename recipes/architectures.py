@@ -169,9 +169,9 @@ def score(work: Path, name: str, texts: Path, device: str) -> None:
         score_left_to_right(folder, samples, device)
         return
     model = ol.load_model(folder, device=device)
-    blocks = {name: plan.block} if model.attention == "block-causal" else {
-        name: plan.block, f"{name}, one block": plan.target
-    }  # fmt: skip
+    blocks = {name: plan.block}
+    if model.attention != "block-causal" and plan.target > plan.block:
+        blocks[f"{name}, one block"] = plan.target
     for label, block in blocks.items():
         folder_name = label.replace(", ", "-").replace(" ", "-")
         how = {"block_size": block, "anchor": "prompt"}

@@ -29,7 +29,7 @@ def easy_windows(count: int) -> np.ndarray:
     return ((start + np.arange(WINDOW)) % 7 + 2).astype(np.uint16)
 
 
-def make(folder: Path, attention: str = "block-causal", **schedule) -> Trainer:
+def make(folder: Path, attention: str = "block-causal", bfloat16: bool | None = None, **schedule) -> Trainer:
     if not (folder / "windows").exists():
         write_shard(folder / "windows", "a", "0", easy_windows(40))
         write_shard(folder / "windows", "b", "0", easy_windows(20))
@@ -37,7 +37,9 @@ def make(folder: Path, attention: str = "block-causal", **schedule) -> Trainer:
         vocab_size=12, n_layers=2, width=16, n_heads=2, ffn_width=32, block_size=8, attention=attention
     )
     mixture = WindowMixture(folder / "windows", {"a": 0.75, "b": 0.25}, batch_size=8, seed=5)
-    settings = LoopSettings(window=WINDOW, seed=1, log_every=5, validate_every=10, checkpoint_seconds=1e9)
+    settings = LoopSettings(
+        window=WINDOW, seed=1, log_every=5, validate_every=10, checkpoint_seconds=1e9, bfloat16=bfloat16
+    )
     schedule = LearningRateSchedule(**{"warmup_steps": 3, **schedule})
     return Trainer(
         config, settings, schedule, OptimiserSettings(matrix_lr=0.01), mixture, easy_windows(8), folder
@@ -55,15 +57,26 @@ def test_learns_an_easy_text(tmp_path: Path, attention: str) -> None:
     assert trainer.heldout_loss() < 0.7 * before
 
 
-def test_a_resumed_run_equals_a_straight_one_bit_for_bit(tmp_path: Path) -> None:
-    straight = make(tmp_path / "straight", steps=14)
+def test_a_bfloat16_copy_learns_and_the_weights_stay_float32(tmp_path: Path) -> None:
+    plain, rounded = make(tmp_path / "a", steps=60), make(tmp_path / "b", bfloat16=True, steps=60)
+    before = rounded.heldout_loss()
+    assert before != plain.heldout_loss()
+    assert before == pytest.approx(plain.heldout_loss(), rel=0.02)
+    rounded.run()
+    assert {parameter.dtype for parameter in rounded.model.parameters()} == {torch.float32}
+    assert rounded.heldout_loss() < 0.7 * before
+
+
+@pytest.mark.parametrize("bfloat16", [None, True])
+def test_a_resumed_run_equals_a_straight_one_bit_for_bit(tmp_path: Path, bfloat16: bool | None) -> None:
+    straight = make(tmp_path / "straight", bfloat16=bfloat16, steps=14)
     straight.run()
-    interrupted = make(tmp_path / "halves", steps=14)
+    interrupted = make(tmp_path / "halves", bfloat16=bfloat16, steps=14)
     for step, windows in enumerate(map(interrupted.mixture.batch, range(9))):
         interrupted.train_step(windows, interrupted.schedule.factor(step, 0.0))
         interrupted.step += 1
     interrupted.checkpoint()
-    resumed = make(tmp_path / "halves", steps=14)
+    resumed = make(tmp_path / "halves", bfloat16=bfloat16, steps=14)
     resumed.resume()
     resumed.run()
     assert resumed.step == 14
