@@ -73,7 +73,8 @@ def test_a_switch_that_is_another_network_is_refused(written: tuple[str, Path], 
             copy = planted(folder, tmp_path / str(number), rope_parameters=rope)
             with pytest.raises(ModelLoadError, match="rope_parameters"):
                 load_model(str(copy), device="cpu")
-    for key in ("rope", "use_rotary_embeddings", "pre_norm", "use_final_norm", "swiglu", "is_bidirectional"):
+    switches = "rope use_rotary_embeddings pre_norm norm_first final_norm gated_mlp bidirectional norm_affine"
+    for key in switches.split():
         if (family, key) != ("llada", "rope"):
             with pytest.raises(ModelLoadError, match=f"{key}=False is not supported"):
                 load_model(str(planted(folder, tmp_path / key, **{key: False})), device="cpu")

@@ -225,8 +225,9 @@ _HARMLESS_KINDS = re.compile(
 )
 """Tokens that move positions (DELETE, EXPAND, …) are not harmless: a family must exclude them."""
 _ON_WITHOUT = re.compile(
-    r"((use|is|apply|do)_)?(rope|rotary(_emb(eddings?)?)?|(pre|final|rms)_?(layer_?)?norm|(swi)?glu|gated_mlp"
-    r"|residuals?|diffusion|bidirectional(_attention)?)|scale_attn_weights|elementwise_affine"
+    r"((use|is|apply|do)_)?(rope|rotary(_emb(eddings?)?)?|(pre|final|rms)_?(layer_?)?norm|(swi)?glu"
+    r"|gated_(mlp|linear_unit)|layer_norm_before|residuals?|diffusion|bidirectional(_attention)?)|norm_first"
+    r"|scale_attn_weights|(elementwise|(layer_)?norm(_with)?)_affine"
 )
 """Switches that are on in every network here: false would be another network."""
 
