@@ -46,6 +46,19 @@ def test_estimates_are_near_the_measured_speed_of_mini(batch: int, measured: flo
     assert found == pytest.approx(measured, rel=0.35)
 
 
+def test_a_length_that_does_not_fit_has_no_batch() -> None:
+    """38 MB are left beside weights and working memory: sequences of 160 tokens fit, of 2,048 (84 MB) not."""
+    (fit,) = estimate(
+        replace(llada2.MINI, vocab_size=157184 + 90000),
+        torch.bfloat16,
+        32,
+        gpus=[replace(H200, memory_gib=35)],
+    )
+    assert fit.fits
+    assert fit.batch == {160: 5}
+    assert markdown([("m", [fit])]).splitlines()[-1].startswith("| m | 33.2 GB, bfloat16 | 0; ")
+
+
 def test_fp8_is_not_promised_to_be_faster_than_measured() -> None:
     speeds = {
         float8: 32 / Network(llada2.MINI, torch.bfloat16, 32, float8).seconds_per_pass(H200, 32)

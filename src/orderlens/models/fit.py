@@ -75,7 +75,7 @@ class MemoryFit:
         weights_gb: size of the weights in GB.
         cache_kib: keys and values of a token in KiB; 0 under full attention.
         fits: whether weights and working memory fit.
-        batch: sequence length in tokens → largest number of sequences; empty if the model does not fit.
+        batch: sequence length in tokens → largest number of sequences; only lengths of which one fits.
         tokens_per_s: batch → estimated tokens per second at one token per pass, for sequences of 160 tokens.
     """
 
@@ -153,7 +153,8 @@ def _fit(network: Network, gpu: GpuCard) -> MemoryFit:
     needed, cache = network.weight_bytes, shape.kv_values_per_token * dtype.itemsize
     free = gpu.memory_gib * 2**30 - CONTEXT_BYTES - needed
     fits = free >= WORKING_BYTES
-    lengths = [length for length in EXAMPLE_LENGTHS if length <= shape.max_positions] if fits else []
+    longest = min(shape.max_positions, (free - WORKING_BYTES) // cache if cache else shape.max_positions)
+    lengths = [length for length in EXAMPLE_LENGTHS if length <= longest] if fits else []
     batch = {length: sequences_that_fit(shape, dtype, free, length) for length in lengths}
     sizes = [size for size in BATCHES if size <= batch.get(TYPICAL_LENGTH, 0)]
     speeds = {size: size / network.seconds_per_pass(gpu, size) for size in sizes}

@@ -87,6 +87,9 @@ def test_a_context_shorter_than_the_usual_block(tmp_path: Path) -> None:
 def test_block_size_of_the_configuration(tmp_path: Path, key: str, size: int) -> None:
     write_dense(tmp_path, family="sdar", **{"block_size": None, key: size})
     assert load_model(str(tmp_path), device="cpu").block_size == size
+    write_dense(tmp_path, family="sdar", block_size=16, block_length=8)
+    with pytest.raises(ModelLoadError, match="block_size and block_length state different blocks"):
+        load_model(str(tmp_path), device="cpu")
 
 
 @pytest.mark.parametrize(

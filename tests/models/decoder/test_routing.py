@@ -41,6 +41,15 @@ def test_one_active_expert_keeps_its_sigmoid() -> None:
     assert weights.item() == pytest.approx(0.5)
 
 
+def test_of_equal_scores_the_lower_experts_are_chosen() -> None:
+    logits, bias = torch.zeros(1, 16), torch.zeros(16)
+    groups = replace(SMALL, n_experts=16)
+    assert sorted(choose_experts(logits, bias, groups)[0][0].tolist()) == [0, 1, 2]
+    block = replace(groups, n_groups=1, n_kept_groups=1, expert_capacity=7)
+    valid = torch.ones(1, 1, dtype=torch.bool)
+    assert sorted(choose_experts(logits, bias, block, valid)[0][0].tolist()) == [0, 1, 2]
+
+
 @given(
     seed=st.integers(0, 2**31),
     groups=st.sampled_from([1, 2, 4]),
@@ -72,6 +81,8 @@ def test_a_softmax_router(normalised: bool) -> None:
     assert ids.tolist() == [[1, 3]]
     expected = torch.tensor([[0.4, 0.3]]) / (0.7 if normalised else 1.0)
     assert torch.allclose(weights, expected, atol=1e-6)
+    _, alone = choose_experts(chances.log(), torch.zeros(4), replace(config, n_active=1))
+    assert alone.item() == pytest.approx(1.0 if normalised else 0.4)
 
 
 @pytest.mark.parametrize("router", ["sigmoid", "softmax"])

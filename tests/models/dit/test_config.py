@@ -73,7 +73,9 @@ def test_noise_levels_are_those_of_the_schedules():
         ("sedd", {"graph": {"type": "uniform"}}, "graph: type='uniform'"),
         ("sedd", {"tokens": 1}, "tokens=1 must be an integer of at least 2"),
         ("sedd", {"noise": {"type": "geometric", "sigma_min": 2, "sigma_max": 2}}, "must be below sigma_max"),
-        ("sedd", {"model": 3}, "model: lacks hidden_size"),
+        ("sedd", {"model": 3}, "model=3 must be an object"),
+        ("sedd", {"model": None}, "model: lacks hidden_size"),
+        ("sedd", {"noise": "geometric"}, "noise='geometric' must be an object"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(kind, changes, words):

@@ -155,6 +155,21 @@ def test_a_checkpoint_without_its_head_is_refused(tmp_path):
         load_model(str(tmp_path), device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("write", "key"),
+    [(write_bert, "num_hidden_layers"), (write_modernbert, "num_hidden_layers"), (write_xlnet, "n_layer")],
+)
+def test_a_config_with_fewer_layers_than_the_files_is_refused(tmp_path, write, key):
+    """transformers would leave out the last layers."""
+    write(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text()) | {key: 1}
+    config.pop("layer_types", None)
+    path.write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=r"holds tensor .*layers?\.1\..* has fewer layers"):
+        load_model(str(tmp_path), device="cpu")
+
+
 def test_names_of_the_first_published_bert_are_read(tmp_path):
     """Its norms have gamma and beta, it holds a next-sentence head, and the output layer is the embedding."""
     write_bert(tmp_path)

@@ -31,6 +31,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("lladamoe", {**ODD, "partial_rotary_factor": 0.4, "qk_layernorm": False}),
     ("sdar_moe", {}),
     ("sdar_moe", {"norm_topk_prob": False, "decoder_sparse_step": 2, "block_size": 8}),
+    ("sdar_moe", {"num_experts_per_tok": 1}),
     ("sdar_moe", {**ODD, "head_dim": 14, "mlp_only_layers": [], "block_length": 16, "rope_theta": 777.0}),
 ]
 LLADA22 = {"expert_capacity": 5, "block_size": 8, "n_group": None, "topk_group": None, "rope_theta": 3e6}

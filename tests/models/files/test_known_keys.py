@@ -73,9 +73,11 @@ def test_a_switch_that_is_another_network_is_refused(written: tuple[str, Path], 
             copy = planted(folder, tmp_path / str(number), rope_parameters=rope)
             with pytest.raises(ModelLoadError, match="rope_parameters"):
                 load_model(str(copy), device="cpu")
-    if family != "llada":
-        with pytest.raises(ModelLoadError, match="rope=False"):
-            load_model(str(planted(folder, tmp_path / "rope", rope=False)), device="cpu")
+    switches = "rope use_rotary_embeddings pre_norm norm_first final_norm gated_mlp bidirectional norm_affine"
+    for key in switches.split():
+        if (family, key) != ("llada", "rope"):
+            with pytest.raises(ModelLoadError, match=f"{key}=False is not supported"):
+                load_model(str(planted(folder, tmp_path / key, **{key: False})), device="cpu")
 
 
 def test_norms_that_are_switched_off_are_refused(written: tuple[str, Path], tmp_path: Path) -> None:
@@ -233,6 +235,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "attention_dropout": 0.0,
         "bd_size": 8,
         "bos_token_id": 98,
+        "conplemenrary_mask": True,
         "layer_types": ["full_attention"] * 3,
         "max_window_layers": 28,
         "sliding_window": None,

@@ -101,6 +101,11 @@ class DecoderConfig:
         return self.n_experts > 0 and layer >= self.n_dense_layers and layer not in self.dense_layers
 
     @property
+    def divides_scores(self) -> bool:
+        """Whether the scores of a token's experts are divided by their sum; LLaDA-2 keeps a single one."""
+        return self.normalised and (self.n_active > 1 or self.router == "softmax")
+
+    @property
     def has_router_bias(self) -> bool:
         """Whether a router may have a bias."""
         return self.router == "sigmoid" or self.expert_bias

@@ -101,7 +101,10 @@ class Dialect:
     def read_block_size(self, values: Mapping[str, Any], max_positions: int, name: str = "") -> int:
         """Return the block size that ``config.json`` or the name states, else the family's."""
         read, usual = ConfigValues(values), min(self.block_size, max_positions)
-        stated = next((read.integer(key) for key in self.block_keys if key in read), None)
+        sizes = {key: read.integer(key) for key in self.block_keys if key in read}
+        if len({*sizes.values()}) > 1:
+            raise read.error(f"{' and '.join(sizes)} state different blocks: {[*sizes.values()]}; remove one")
+        stated = next(iter(sizes.values()), None)
         match = _BLOCK_IN_NAME.search(_own_name(name)) if self.block_in_name else None
         named = int(match[1]) if match else None
         if named is not None and stated is None:

@@ -98,8 +98,8 @@ def _routing(h_LC: Tensor, block: SparseFeedForward, config: DecoderConfig, visi
             _chosen_in_block(row, mates, config) if config.expert_capacity else _chosen_experts(row, config)
         )
         picked = (selection_LE if config.weighted_bias else scores_LE)[position, chosen]
-        divided = config.normalised and len(chosen) > 1
-        weights_LE[position, chosen] = picked / (picked.sum() + 1e-20) if divided else picked
+        divisor = picked.sum() + 1e-20 if config.divides_scores else 1.0
+        weights_LE[position, chosen] = picked / divisor
     return weights_LE * config.routed_scale
 
 

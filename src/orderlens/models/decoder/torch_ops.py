@@ -78,7 +78,7 @@ def choose_experts(
         allowed_TE = _within_capacity(selection_TE, valid_NW, config.expert_capacity)
     else:
         allowed_TE = _within_groups(selection_TE, config)
-    ids_TK = allowed_TE.topk(config.n_active, dim=1).indices
+    ids_TK = _best(allowed_TE, config.n_active)
     weighed_TE = selection_TE if config.weighted_bias else scores_TE
     return ids_TK, combine_weights(weighed_TE.gather(1, ids_TK), config)
 
@@ -98,13 +98,20 @@ def _within_groups(selection_TE: Tensor, config: DecoderConfig) -> Tensor:
     selection_TGe = selection_TE.view(len(selection_TE), config.n_groups, -1)
     group_TG = selection_TGe.topk(2, dim=2).values.sum(dim=2)
     kept_TG = torch.zeros_like(group_TG, dtype=torch.bool)
-    kept_TG.scatter_(1, group_TG.topk(config.n_kept_groups, dim=1).indices, True)
+    kept_TG.scatter_(1, _best(group_TG, config.n_kept_groups), True)
     return selection_TGe.masked_fill(~kept_TG[..., None], -torch.inf).flatten(1)
+
+
+def _best(scores_TX: Tensor, count: int) -> Tensor:
+    """Return the indices [T, count] of the largest scores; ties: lower index (CUDA: any, for speed)."""
+    if scores_TX.is_cuda:
+        return scores_TX.topk(count, dim=1).indices
+    return scores_TX.argsort(dim=1, descending=True, stable=True)[:, :count]
 
 
 def combine_weights(chosen_TK: Tensor, config: DecoderConfig) -> Tensor:
     """Return the weights of the chosen experts from their scores."""
-    if config.normalised and config.n_active > 1:
+    if config.divides_scores:
         chosen_TK = chosen_TK / (chosen_TK.sum(dim=1, keepdim=True) + SUM_FLOOR)
     return chosen_TK * config.routed_scale
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orderlens.models.files.configfile import CONFIG, MAX_CONTEXT, MAX_LAYERS, ConfigValues
+from orderlens.models.files.configfile import CONFIG, MAX_CONTEXT, MAX_LAYERS, ConfigValues, short_repr
 from orderlens.models.protocol import Attention
 
 FREQUENCIES = 256
@@ -206,5 +206,7 @@ def _geometric_sigmas(noise: ConfigValues) -> tuple[float, float]:
 
 
 def _part(record: Mapping[str, Any], key: str, source: str) -> ConfigValues:
-    value = record.get(key)
-    return ConfigValues(value if isinstance(value, Mapping) else {}, f"{source}, {key}")
+    value = record.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise ConfigValues(record, source).error(f"{key}={short_repr(value)} must be an object")
+    return ConfigValues(value, f"{source}, {key}")

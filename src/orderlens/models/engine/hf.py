@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ _OLDER_KEYS = """
     local_rope_theta repad_logits_with_grad rope_theta layer_norm_eps
 """
 """Keys of published files that the classes convert or ignore, or that belong to parts we do not use."""
+_LAYER = re.compile(r"\.\d+\.")
+"""In the names of a layer's tensors; unused tensors of other parts (poolers, other heads) are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +171,20 @@ def _class(name: str) -> Any:
 
 
 def _check(folder: Path, class_name: str, info: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that leaves weights of the network randomly initialised."""
+    """Refuse a checkpoint that leaves weights of the network randomly initialised, or has more layers."""
     missing = sorted(str(name) for name in info["missing_keys"])
     wrong = sorted(str(item) for item in info["mismatched_keys"])
-    for names, what in ((missing, "lacks"), (wrong, "has a wrong shape for")):
+    extra = sorted(name for name in map(str, info["unexpected_keys"]) if _LAYER.search(name))
+    incomplete = f"it is not a complete {class_name} checkpoint"
+    another = "config.json has fewer layers; it belongs to another checkpoint"
+    for names, what, why in (
+        (missing, "lacks", incomplete),
+        (wrong, "has a wrong shape for", incomplete),
+        (extra, "holds", another),
+    ):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise ModelLoadError(
-                f"{folder} {what} tensor {names[0]}{more}; it is not a complete {class_name} checkpoint"
-            )
+            raise ModelLoadError(f"{folder} {what} tensor {names[0]}{more}; {why}")
 
 
 def _take_output_layer(module: Any) -> tuple[Tensor, Tensor]:

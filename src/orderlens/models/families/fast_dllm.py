@@ -27,6 +27,6 @@ DIALECT = Dialect(
     anchor="zero",
     shifted=True,
     block_keys=("bd_size",),
-    harmless=QWEN_HARMLESS,
+    harmless=(*QWEN_HARMLESS, "conplemenrary_mask"),  # training only; the published spelling
 )
 READER, load_folder = DIALECT.reader, DIALECT.load

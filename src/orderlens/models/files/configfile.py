@@ -224,8 +224,10 @@ _HARMLESS_KINDS = re.compile(
     r"|.*_loss(_(coef|coefficient|weight|alpha|scale|scaling_factor|type|function))?"
 )
 """Tokens that move positions (DELETE, EXPAND, …) are not harmless: a family must exclude them."""
-_ON_WITHOUT = frozenset(
-    {"rope", "use_rope", "use_rotary", "use_rmsnorm", "use_rms_norm", "use_residual", "is_diffusion"}
+_ON_WITHOUT = re.compile(
+    r"((use|is|apply|do)_)?(rope|rotary(_emb(eddings?)?)?|(pre|final|rms)_?(layer_?)?norm|(swi)?glu"
+    r"|gated_(mlp|linear_unit)|layer_norm_before|residuals?|diffusion|bidirectional(_attention)?)|norm_first"
+    r"|scale_attn_weights|(elementwise|(layer_)?norm(_with)?)_affine"
 )
 """Switches that are on in every network here: false would be another network."""
 
@@ -294,5 +296,5 @@ def refuse_keys(found: Iterable[tuple[str, Any]]) -> None:
 
 
 def _is_harmless(key: str, value: object, harmless: frozenset[str]) -> bool:
-    off = value in (None, "", [], {}) or (value is False and key not in _ON_WITHOUT)
+    off = value in (None, "", [], {}) or (value is False and not _ON_WITHOUT.fullmatch(key))
     return off or key in harmless or _HARMLESS_KINDS.fullmatch(key) is not None
