@@ -19,7 +19,7 @@ from orderlens.common.hub import HubSpec, resolve_snapshot
 from orderlens.errors import ModelLoadError, one_line
 from orderlens.models.engine.device import DTYPES, Sized
 from orderlens.models.family_index import BUILTIN, find_family
-from orderlens.models.files.checkpoint import Checkpoint
+from orderlens.models.files.checkpoint import Checkpoint, has_weights
 from orderlens.models.files.configfile import CONFIG, float8_block, read_json
 
 DEFAULT_BLOCK = 32
@@ -97,7 +97,7 @@ def describe_checkpoint(spec: str) -> CheckpointInfo | None:
         UnknownNameError: its family is not supported.
     """
     if not spec.startswith("hf:"):
-        return _describe_folder(Path(spec), spec, complete=True)
+        return _describe_folder(Path(spec), spec, complete=has_weights(Path(spec)))
     try:
         folder = resolve_snapshot(spec, patterns=(CONFIG,))
     except ModelLoadError as error:

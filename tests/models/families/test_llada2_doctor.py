@@ -52,6 +52,18 @@ def test_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str], make_checkpoin
     assert "memory-mapped on the CPU" in text
 
 
+def test_a_folder_with_the_configuration_alone(
+    capsys: pytest.CaptureFixture[str], checkpoint: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_bytes((checkpoint[0] / "config.json").read_bytes())
+    code, found = report(capsys, "--model", str(tmp_path))
+    assert (code, found["model"]["problem"], found["model"]["source"]) == (0, None, "config.json")
+    assert found["model"]["parameters"] == sum(tensor.numel() for tensor in checkpoint[1].values())
+    (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
+    code, found = report(capsys, "--model", str(tmp_path))
+    assert (code, "pickled weights are not read" in found["model"]["problem"]) == (2, True)
+
+
 def test_smaller_and_larger_gpus(
     capsys: pytest.CaptureFixture[str], checkpoint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

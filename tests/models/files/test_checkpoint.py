@@ -126,6 +126,8 @@ def test_an_index_names_files_of_its_folder_only(folder: Path) -> None:
 
 
 def test_folders_without_weights_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"holds no weights; download the safetensors files"):
+        Checkpoint(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
     with pytest.raises(ModelLoadError, match=r"holds no safetensors files, and pickled weights are not read"):
         Checkpoint(tmp_path)

@@ -27,6 +27,7 @@ STORED_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.floa
 FLOAT8, SCALES = "F8_E4M3", "_scale_inv"
 """Stored dtype of matrices in 8 bits, and the ending of their scales' names: ``X.weight_scale_inv``."""
 INDEX_NAME = "model.safetensors.index.json"
+WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".h5", ".msgpack"}
 SHOWN_NAMES = 4
 """Names of tensors or files that a message lists."""
 _FULL_DIGEST_BYTES = 256 * 2**20
@@ -151,6 +152,8 @@ def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
     index = folder / INDEX_NAME
     if not index.exists():
         found = sorted(folder.glob("*.safetensors"))
+        if not found and not has_weights(folder):
+            raise ModelLoadError(f"{folder} holds no weights; download the safetensors files of the checkpoint")
         if not found:
             raise ModelLoadError(
                 f"{folder} holds no safetensors files, and {_other_format(folder)} are not read; "
@@ -168,6 +171,11 @@ def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
     if missing:
         raise ModelLoadError(f"{folder}: {_some(missing, 'shard')} missing; download the checkpoint again")
     return [folder / name for name in names], list(weight_map)
+
+
+def has_weights(folder: Path) -> bool:
+    """Return whether the folder holds weight files or their index, in a format that is read or not."""
+    return any(path.suffix in WEIGHT_SUFFIXES or path.name == INDEX_NAME for path in folder.glob("*"))
 
 
 def _other_format(folder: Path) -> str:
