@@ -153,7 +153,9 @@ def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
     if not index.exists():
         found = sorted(folder.glob("*.safetensors"))
         if not found and not has_weights(folder):
-            raise ModelLoadError(f"{folder} holds no weights; download the safetensors files of the checkpoint")
+            raise ModelLoadError(
+                f"{folder} holds no weights; download the safetensors files of the checkpoint"
+            )
         if not found:
             raise ModelLoadError(
                 f"{folder} holds no safetensors files, and {_other_format(folder)} are not read; "
