@@ -174,11 +174,18 @@ def test_a_task_without_a_single_verdict_is_left_open() -> None:
 
 
 def test_rivals_are_judged_where_every_sample_has_them() -> None:
-    """A rival that is the truth beats Var; one with a gap is not compared."""
+    """A true rival beats Var; a gap leaves its order undefined; without numbers it is absent."""
     frame = simulate_study(600, seed=3)
     noise = np.random.default_rng(0).normal(size=len(frame))
     told = frame.assign(lowest_decile=frame["correct"] + 0.3 * noise, mean_entropy=np.nan)
     reading = read_correctness(told, HOW)
     assert set(words(reading, "better-than-lowest_decile").values()) == {NOT_SUPPORTED}
+    told.loc[told["order"].eq("random").idxmax(), "lowest_decile"] = np.nan
+    (finding,) = (
+        item for item in read_correctness(told, HOW).findings if item.id == "better-than-lowest_decile"
+    )
+    why = {check.where: check.estimate.why for check in finding.checks}
+    assert why.pop("random") == "1 of 600 answers have no lowest_decile"
+    assert set(why.values()) == {None}
     ids = {item.id for item in reading.findings}
     assert not ids & {"better-than-mean_entropy", "better-than-lowest_group"}

@@ -85,8 +85,8 @@ _RIVALS = {
 
 
 def _has(chosen: Sequence[GradedCell], rival: str) -> bool:
-    """Whether every sample has the rival's number."""
-    return all(rival in cell.rows and bool(cell.rows[rival].notna().all()) for cell in chosen)
+    """Whether any sample has the rival's number."""
+    return any(rival in cell.rows and bool(cell.rows[rival].notna().any()) for cell in chosen)
 
 
 _HOLDS: dict[Outcome, str] = {
