@@ -173,6 +173,23 @@ def test_a_task_without_a_single_verdict_is_left_open() -> None:
     )
 
 
+def test_accuracies_count_answers_without_content() -> None:
+    """An empty answer has no Var, but it is an answer: half of max-prob's wrong answers are empty here."""
+    frame = simulate_study(400, seed=5)
+    empty = frame["order"].eq("max-prob") & frame["correct"].eq(0) & frame.index.to_series().mod(2).eq(0)
+    frame.loc[empty, ["mean", "var"]] = np.nan
+    frame.loc[empty, "n"] = 0
+    found = {item.id: item for item in read_correctness(frame, HOW, {"simulated": 25.0}).findings}
+    percent = 100 * frame.groupby("order")["correct"].mean()
+    guessing = {check.where: check.estimate.value for check in found["beats-guessing"].checks}
+    assert guessing == pytest.approx(percent.to_dict())
+    (better,) = found["structured-better"].checks
+    structured = percent[["forced-ar", "max-prob", "top-margin"]].mean()
+    assert better.estimate.value == pytest.approx(structured - percent["random"])
+    pairs = {check.where: check.estimate.value for check in found["structured-equal"].checks}
+    assert pairs["forced-ar against max-prob"] == pytest.approx(percent["forced-ar"] - percent["max-prob"])
+
+
 def test_rivals_are_judged_where_every_sample_has_them() -> None:
     """A true rival beats Var; a gap leaves its order undefined; without numbers it is absent."""
     frame = simulate_study(600, seed=3)
