@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 
 from orderlens.analysis import Resampling, simulate_study
+from orderlens.analysis.predictors import pooled_cells
 from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED
 from orderlens.claims.correctness import ALL_ORDERS, read_correctness
 from orderlens.claims.judge import Reading
 from orderlens.common.templating import fill
+from orderlens.figures.accuracy import _point
 from orderlens.studies.downstream import HEADINGS, NOTES, DownstreamReading
 
 HOW = Resampling(reps=200)
@@ -186,6 +188,8 @@ def test_accuracies_count_answers_without_content() -> None:
     (better,) = found["structured-better"].checks
     structured = percent[["forced-ar", "max-prob", "top-margin"]].mean()
     assert better.estimate.value == pytest.approx(structured - percent["random"])
+    shown = {cell.order: _point(cell)["accuracy"]["value"] for cell in pooled_cells(frame, HOW)}
+    assert shown == pytest.approx(percent.to_dict()), "the figure accuracy-var"
     pairs = {check.where: check.estimate.value for check in found["structured-equal"].checks}
     assert pairs["forced-ar against max-prob"] == pytest.approx(percent["forced-ar"] - percent["max-prob"])
 

@@ -38,6 +38,7 @@ class GradedCell:
         rows: samples with a verdict and finite mean, Var and length; ``correct`` is 0/1.
         n_undefined: samples that lacked one of these.
         clusters: the item of each row, for resampling.
+        answers: all samples with a verdict, also those without content.
     """
 
     task: str
@@ -45,6 +46,7 @@ class GradedCell:
     rows: pd.DataFrame
     n_undefined: int
     clusters: Clusters
+    answers: pd.DataFrame
 
     @property
     def right(self) -> BoolArray:
@@ -78,7 +80,7 @@ def pooled_cells(graded: pd.DataFrame, resampling: Resampling) -> Iterator[Grade
             rows, ungraded = graded_rows(part[part["order"] == order])
             known = finite_rows(rows, PREDICTORS)
             lost = ungraded + len(rows) - len(known)
-            yield GradedCell(str(task), order, known, lost, Clusters(known["item_id"], resampling))
+            yield GradedCell(str(task), order, known, lost, Clusters(known["item_id"], resampling), rows)
 
 
 def var_effect(cell: GradedCell, given: Sequence[str] = ()) -> Estimate:

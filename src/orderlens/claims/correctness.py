@@ -15,7 +15,6 @@ import pandas as pd
 
 from orderlens.analysis.association import POOLED, controls, within_cell
 from orderlens.analysis.frames import cells as groups
-from orderlens.analysis.frames import graded_rows
 from orderlens.analysis.predictors import (
     GradedCell,
     auroc_lead,
@@ -30,7 +29,6 @@ from orderlens.claims.judge import Finding, Reading, judge
 from orderlens.claims.tiers import MIN_EACH, order_findings
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling
 from orderlens.metrics.significance import accuracy
-from orderlens.rules.cards import in_paper_order
 
 SMALL_RHO, SMALL_ODDS, SMALL_AUROC = 0.05, 0.1, 0.01
 """Effects up to these are too small to count: rank correlation, log-odds per standard deviation, AUROC."""
@@ -55,7 +53,7 @@ def correctness_findings(
         name = str(task)
         chosen = list(pooled_cells(rows, how))
         out += [
-            *beats_guessing(name, pool_seeds(rows), how, (guessing or {}).get(name)),
+            *beats_guessing(name, chosen, (guessing or {}).get(name)),
             lower_when_correct(name, chosen, pool_seeds(rows), how),
             survives_controls(name, chosen, pool_seeds(rows), how),
             leads(name, chosen, "mean", "mean log q does"),
@@ -123,17 +121,19 @@ def _with_remark(check: Check, controlled: Check | None) -> Check:
     return replace(check, remark=f"{check.remark}; {_HOLDS[controlled.outcome]} ({controlled.text()})")
 
 
-def beats_guessing(task: str, pooled: pd.DataFrame, how: Resampling, level: float | None) -> list[Finding]:
+def beats_guessing(task: str, chosen: Sequence[GradedCell], level: float | None) -> list[Finding]:
     """Is the model more accurate than guessing? Answers without content count too."""
     if level is None or level != level:
         return []
     checks: list[Check] = []
-    answers, _ = graded_rows(pooled)
-    for order in in_paper_order(answers["order"].unique()):
-        part = answers[answers["order"] == order]
-        found = accuracy(part["correct"], Clusters(part["item_id"], how))
-        remark = f"guessing gives {level:.1f} %"
-        checks.append(Check("accuracy (%)", found, above=level, digits=2, where=order, remark=remark))
+    for cell in chosen:
+        if len(cell.answers):
+            items = Clusters(cell.answers["item_id"], cell.clusters.resampling)
+            found = accuracy(cell.answers["correct"], items)
+            remark = f"guessing gives {level:.1f} %"
+            checks.append(
+                Check("accuracy (%)", found, above=level, digits=2, where=cell.order, remark=remark)
+            )
     claim = "The model answers more items correctly than guessing would."
     return [Finding("beats-guessing", claim, tuple(checks), task=task)] if checks else []
 
