@@ -20,6 +20,8 @@ from orderlens.analysis import (
     simulate_study,
     within_cell,
 )
+from orderlens.analysis.association import POOLED
+from orderlens.analysis.tables_controls import _auroc_table, _rival_table
 from orderlens.errors import UserInputError
 from orderlens.metrics.estimate import Clusters
 from orderlens.metrics.significance import accuracy
@@ -358,6 +360,26 @@ def test_rival_selectors_use_their_own_column():
     rows = [("t", "forced-ar", "a", 1, -0.2, 0.1, 9), ("t", "max-prob", "a", 0, -0.1, 0.2, 4)]
     row = selectors(study(rows).assign(min=[-3.0, -1.0]), QUICK).iloc[0]
     assert (row.min_v, row.max_min, row.shortest, row.max_mean) == (100.0, 0.0, 0.0, 0.0)
+
+
+def test_a_rival_that_some_answers_lack_is_undefined_with_the_reason():
+    frame = simulate_study(60).assign(self_certainty=lambda part: part["mean"], lowest_group=np.nan)
+    frame.loc[frame["order"].eq("forced-ar").idxmax(), "self_certainty"] = np.nan
+    table = controls(frame, QUICK).set_index("order")
+    assert np.isnan(table.loc["forced-ar", "auroc_self_certainty"])
+    assert table.loc["forced-ar", "auroc_self_certainty_why"] == "1 of 60 answers have no self_certainty"
+    assert table.loc["max-prob", "auroc_self_certainty"] == table.loc["max-prob", "auroc_mean"]
+    assert "auroc_lowest_group" not in table
+    cells = table.drop(index=POOLED).reset_index()
+    shown = {row["order"]: row["auroc_self_certainty"] for row in _auroc_table(cells).rows}
+    leads = {
+        row["order"]: row["difference"]
+        for row in _rival_table(cells).rows
+        if row["rival"] == "self_certainty"
+    }
+    for found in (shown, leads):
+        assert found["forced-ar"].why == "1 of 60 answers have no self_certainty"
+        assert found["max-prob"].is_defined
 
 
 def test_every_rival_is_compared_with_var(without):

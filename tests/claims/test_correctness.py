@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 
 from orderlens.analysis import Resampling, simulate_study
+from orderlens.analysis.predictors import pooled_cells
 from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED
 from orderlens.claims.correctness import ALL_ORDERS, read_correctness
 from orderlens.claims.judge import Reading
 from orderlens.common.templating import fill
+from orderlens.figures.accuracy import _point
 from orderlens.studies.downstream import HEADINGS, NOTES, DownstreamReading
 
 HOW = Resampling(reps=200)
@@ -173,12 +175,38 @@ def test_a_task_without_a_single_verdict_is_left_open() -> None:
     )
 
 
+def test_accuracies_count_answers_without_content() -> None:
+    """An empty answer has no Var, but it is an answer: half of max-prob's wrong answers are empty here."""
+    frame = simulate_study(400, seed=5)
+    empty = frame["order"].eq("max-prob") & frame["correct"].eq(0) & frame.index.to_series().mod(2).eq(0)
+    frame.loc[empty, ["mean", "var"]] = np.nan
+    frame.loc[empty, "n"] = 0
+    found = {item.id: item for item in read_correctness(frame, HOW, {"simulated": 25.0}).findings}
+    percent = 100 * frame.groupby("order")["correct"].mean()
+    guessing = {check.where: check.estimate.value for check in found["beats-guessing"].checks}
+    assert guessing == pytest.approx(percent.to_dict())
+    (better,) = found["structured-better"].checks
+    structured = percent[["forced-ar", "max-prob", "top-margin"]].mean()
+    assert better.estimate.value == pytest.approx(structured - percent["random"])
+    shown = {cell.order: _point(cell)["accuracy"]["value"] for cell in pooled_cells(frame, HOW)}
+    assert shown == pytest.approx(percent.to_dict()), "the figure accuracy-var"
+    pairs = {check.where: check.estimate.value for check in found["structured-equal"].checks}
+    assert pairs["forced-ar against max-prob"] == pytest.approx(percent["forced-ar"] - percent["max-prob"])
+
+
 def test_rivals_are_judged_where_every_sample_has_them() -> None:
-    """A rival that is the truth beats Var; one with a gap is not compared."""
+    """A true rival beats Var; a gap leaves its order undefined; without numbers it is absent."""
     frame = simulate_study(600, seed=3)
     noise = np.random.default_rng(0).normal(size=len(frame))
     told = frame.assign(lowest_decile=frame["correct"] + 0.3 * noise, mean_entropy=np.nan)
     reading = read_correctness(told, HOW)
     assert set(words(reading, "better-than-lowest_decile").values()) == {NOT_SUPPORTED}
+    told.loc[told["order"].eq("random").idxmax(), "lowest_decile"] = np.nan
+    (finding,) = (
+        item for item in read_correctness(told, HOW).findings if item.id == "better-than-lowest_decile"
+    )
+    why = {check.where: check.estimate.why for check in finding.checks}
+    assert why.pop("random") == "1 of 600 answers have no lowest_decile"
+    assert set(why.values()) == {None}
     ids = {item.id for item in reading.findings}
     assert not ids & {"better-than-mean_entropy", "better-than-lowest_group"}

@@ -140,6 +140,19 @@ def test_states_of_rules_that_revise(tmp_path):
     assert ol.open_run(tmp_path / "run").table("states").to_pandas().equals(run.table("states").to_pandas())
 
 
+def test_every_pass_has_a_row_so_that_fewer_rows_mean_a_cut():
+    """An editing rule has passes without masked positions; they are kept like all others."""
+    orders = ["max-prob", "max-prob+edit=0.2", "wino", "remdm"]
+    for limit in (65536, 30):
+        run = ol.generate(MODEL, SAMPLES, orders, max_new_tokens=14, states=True, limit_states=limit)
+        study = ol.Study(run)
+        frame = study.samples.join(study.states)
+        assert frame["is_cut"].tolist() == [limit == 30] * len(frame)
+        assert (frame["n_kept"] == frame["n_passes"]).all() == (limit == 65536)
+        assert np.isnan(frame["denoising_entropy"]).tolist() == frame["is_cut"].tolist()
+        assert any("cut by --limit-states" in note for note in study.table("locality").notes) == (limit == 30)
+
+
 def test_a_pass_that_ends_exactly_at_the_limit_is_kept():
     """forced-ar in a block of 8 after 3 given tokens: 5, then 5 + 4 = 9 masked positions."""
 

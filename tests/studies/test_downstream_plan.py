@@ -10,6 +10,7 @@ import pytest
 from orderlens.cli.main import main
 from orderlens.store.reader import open_run
 from orderlens.studies.downstream_plan import make_downstream_plan
+from orderlens.tasks.bundled import frozen_items
 
 SMALL = ("replicate", "--study", "downstream", "--preset", "demo", "--model", "hmm", "--limit", "2")
 
@@ -32,7 +33,7 @@ def test_a_small_study_is_computed_judged_and_resumed(
     command = [*SMALL, "--max-new-tokens", "8", "--out", str(tmp_path / "d")]
     assert main([*command, "--decode-only"]) == 0
     shown = capsys.readouterr().out
-    assert "128 tokens at most" in shown
+    assert "tokens at most" in shown
     assert "tokens/s in a probe" in shown
     assert "GiB after the probe" in shown
     assert "orderlens replicate --study downstream --out" in shown
@@ -50,6 +51,22 @@ def test_a_small_study_is_computed_judged_and_resumed(
     assert found["plan"]["tasks"] == ["arith", "choice"]
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert (tmp_path / "d" / "results.md").is_file()
+
+
+def test_the_estimate_counts_the_items_of_the_data_and_whole_blocks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = {task: frozen_items(task)[0] for task in ("arith", "choice")}
+    for task, item in items.items():
+        (tmp_path / f"{task}.jsonl").write_text(json.dumps(item), encoding="utf-8")
+    sources = [part for task in items for part in ("--source", f"{task}={tmp_path / task}.jsonl")]
+    command = [*SMALL, *sources, "--max-new-tokens", "8", "--out", str(tmp_path / "d")]
+    assert main([*command, "--decode-only"]) == 0
+    runs = open_run([tmp_path / "d" / "runs" / task for task in items])
+    prompts = {len(text) for text in runs.outputs().to_arrow()["prompt_text"].to_pylist()}
+    assert len(prompts) == 2
+    most = sum(-(length + 8) % 32 + 8 for length in prompts)
+    assert f"{4 * most} tokens at most" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

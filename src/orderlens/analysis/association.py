@@ -251,9 +251,8 @@ def _control(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) -
     graded, ungraded = graded_rows(rows)
     names = [name for name in DIRECTIONS if name in graded.columns and name not in RIVALS]
     known = finite_rows(graded, names)
-    names += [
-        name for name in RIVALS if name in known.columns and len(finite_rows(known, [name])) == len(known)
-    ]
+    rivals = {name: without(known, name) for name in RIVALS if name in known and known[name].notna().any()}
+    names += [name for name, missing in rivals.items() if not missing]
     lost = ungraded + len(graded) - len(known)
     yes = known["correct"].to_numpy(np.float64) > 0
     out: dict[str, Any] = {"task": key[0], "order": key[1], "n": len(known), **_partial(known)}
@@ -263,9 +262,19 @@ def _control(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) -
     )
     out |= _nested_columns(nested)
     out |= _aurocs(known, names, yes, resampling)
+    for name, missing in rivals.items():
+        if missing:
+            undefined = (f"auroc_{name}", f"auroc_var_minus_{name}", f"auroc_var_minus_{name}_p")
+            out |= {**dict.fromkeys(undefined, math.nan), f"auroc_{name}_why": missing}
     reasons = (_why(yes, len(rows), lost), nested.why, None if items is None else REPEATED)
     why = next(filter(None, reasons), out["auroc_var_why"])
     return {**out, "n_undefined": lost, "why": why}
+
+
+def without(rows: pd.DataFrame, name: str) -> str | None:
+    """Return why a statistic cannot predict these answers: some have none; None if all have it."""
+    count = len(rows) - len(finite_rows(rows, [name]))
+    return f"{count} of {len(rows)} answers have no {name}" if count else None
 
 
 def _base(rows: pd.DataFrame) -> list[FloatArray]:

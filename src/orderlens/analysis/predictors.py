@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 
-from orderlens.analysis.association import DIRECTIONS, normal_scores
+from orderlens.analysis.association import DIRECTIONS, normal_scores, without
 from orderlens.analysis.frames import cells as groups
 from orderlens.analysis.frames import finite_rows, graded_rows
 from orderlens.common.rng import keyed_generator
@@ -38,6 +38,7 @@ class GradedCell:
         rows: samples with a verdict and finite mean, Var and length; ``correct`` is 0/1.
         n_undefined: samples that lacked one of these.
         clusters: the item of each row, for resampling.
+        answers: all samples with a verdict, also those without content.
     """
 
     task: str
@@ -45,6 +46,7 @@ class GradedCell:
     rows: pd.DataFrame
     n_undefined: int
     clusters: Clusters
+    answers: pd.DataFrame
 
     @property
     def right(self) -> BoolArray:
@@ -78,7 +80,7 @@ def pooled_cells(graded: pd.DataFrame, resampling: Resampling) -> Iterator[Grade
             rows, ungraded = graded_rows(part[part["order"] == order])
             known = finite_rows(rows, PREDICTORS)
             lost = ungraded + len(rows) - len(known)
-            yield GradedCell(str(task), order, known, lost, Clusters(known["item_id"], resampling))
+            yield GradedCell(str(task), order, known, lost, Clusters(known["item_id"], resampling), rows)
 
 
 def var_effect(cell: GradedCell, given: Sequence[str] = ()) -> Estimate:
@@ -109,6 +111,8 @@ def auroc_lead(cell: GradedCell, rival: str) -> Estimate:
 
     A rival with an AUROC below one half is reversed, which favours it: long answers may be the better ones.
     """
+    if why := without(cell.rows, rival):
+        return Estimate.undefined(why)
     ours, theirs = _ranks(cell, "var"), _ranks(cell, rival)
     whole = np.ones((1, len(cell.rows)))
     return _auroc_difference(cell, ours, theirs, reverse=bool(theirs.statistics(whole)[0, 1] < 0.5))
@@ -142,8 +146,10 @@ def held_out_aurocs(cell: GradedCell, name: str) -> tuple[Estimate, Estimate, Es
     A logistic model predicts the items of each fold from those of the others. Predictors enter as normal
     scores, the mean also squared. Intervals resample items with the predictions held fixed.
     """
+    why = without(cell.rows, name)
     if min(cell.counts()) < FOLDS:
         why = f"fewer than {FOLDS} correct or fewer than {FOLDS} incorrect answers"
+    if why:
         return (Estimate.undefined(why),) * 4
     base, own = held_fixed(cell, ("mean", "n")), normal_scores(cell.rows[name])
     alone, plain, more = (

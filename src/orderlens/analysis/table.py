@@ -147,12 +147,15 @@ def _joined_notes(tables: Mapping[str, Table]) -> tuple[str, ...]:
 def cells_of(frame: pd.DataFrame, value: str) -> list[Estimate]:
     """Return a frame's column (and ``…_low``, ``…_high``, ``…_why``) as cells, with the row's ``n``.
 
-    The row's ``why`` explains values that are undefined, the column's all others.
+    The row's ``why`` explains values that are undefined, the column's all others, and these if the row has
+    none.
     """
     out = []
     for row in frame.to_dict("records"):
         number = _float(row.get(value))
-        why = (row.get("why") or "undefined") if math.isnan(number) else row.get(f"{value}_why")
+        why = row.get(f"{value}_why")
+        if math.isnan(number):
+            why = row.get("why") or why or "undefined"
         out.append(
             Estimate(
                 number,

@@ -256,7 +256,9 @@ def _rival_table(frame: pd.DataFrame) -> Table:
     for name in DIRECTIONS:
         if f"auroc_var_minus_{name}" in frame.columns:
             source = {"difference": f"auroc_var_minus_{name}", "p": f"auroc_var_minus_{name}_p"}
-            part = frame[["task", "order", "n", "why", *source.values()]].assign(rival=name)
+            part = frame[["task", "order", "n", *source.values()]].assign(
+                rival=name, why=frame["why"].combine_first(frame[f"auroc_{name}_why"])
+            )
             parts.append(part.rename(columns={old: new for new, old in source.items()}))
     long = pd.concat(parts, ignore_index=True)
     long["p_holm"] = adjust(long["p"], "holm")
@@ -284,7 +286,7 @@ def _held_out_table(study: Study) -> Table:
     rows: list[dict[str, Cell]] = []
     for cell in pooled_cells(study.graded, study.options.resampling):
         for name in (name for name in DIRECTIONS if name not in ("mean", "n") and name in cell.rows):
-            if len(cell.rows) and cell.rows[name].notna().all():
+            if cell.rows[name].notna().any():
                 found = dict(
                     zip(("alone", "base", "added", "gain"), held_out_aurocs(cell, name), strict=True)
                 )

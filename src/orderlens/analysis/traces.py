@@ -166,18 +166,25 @@ def trace_statistics(states: States) -> dict[str, float]:
         out[f"fall_lead_{name}"] = lead_of_neighbours(fall_QB, reveal_QB, *bounds)
         out[f"entropy_lead_{name}"] = -lead_of_neighbours(states.entropy_PB, distance_PB, *bounds)
     entropy_P = states.pass_entropy()
+    known_P = np.isfinite(entropy_P)  # a pass may have nothing masked
     quarter_P = np.minimum((4 * states.visible_PB.mean(axis=1)).astype(int), 3)
     for place in range(4):
-        mine = entropy_P[quarter_P == place]
+        mine = entropy_P[known_P & (quarter_P == place)]
         out[f"quarter_{place}"] = float(mine.mean()) if len(mine) else np.nan
-    return out | {"denoising_entropy": float(entropy_P.mean())}
+    return out | {"denoising_entropy": float(entropy_P[known_P].mean())}
 
 
 def state_statistics(run: Run, traces: pd.DataFrame) -> pd.DataFrame:
-    """Return ``trace_statistics`` of each trace with kept states, with the index of ``traces``."""
+    """Return ``trace_statistics`` of each trace with kept states, with the index of ``traces``.
+
+    A trace that is cut by the limit has no denoising entropy, which is the mean over all passes.
+    """
     places = dict(zip(_keys(traces), traces.index, strict=True))
     found = {places[key]: trace_statistics(states) for key, states in iter_states(run)}
-    return pd.DataFrame.from_dict(found, orient="index")
+    table = pd.DataFrame.from_dict(found, orient="index")
+    table["is_cut"] = table["n_kept"] < traces["n_passes"].reindex(table.index)
+    table.loc[table["is_cut"], "denoising_entropy"] = np.nan
+    return table
 
 
 def first_block_entropy(run: Run, traces: pd.DataFrame) -> dict[str, FloatArray]:

@@ -27,7 +27,7 @@ from orderlens.analysis.table import cells_of
 from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Check, Outcome, at_place, negated
 from orderlens.claims.judge import Finding, Reading, judge
 from orderlens.claims.tiers import MIN_EACH, order_findings
-from orderlens.metrics.estimate import Estimate, Resampling
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling
 from orderlens.metrics.significance import accuracy
 
 SMALL_RHO, SMALL_ODDS, SMALL_AUROC = 0.05, 0.1, 0.01
@@ -85,8 +85,8 @@ _RIVALS = {
 
 
 def _has(chosen: Sequence[GradedCell], rival: str) -> bool:
-    """Whether every sample has the rival's number."""
-    return all(rival in cell.rows and bool(cell.rows[rival].notna().all()) for cell in chosen)
+    """Whether any sample has the rival's number."""
+    return any(rival in cell.rows and bool(cell.rows[rival].notna().any()) for cell in chosen)
 
 
 _HOLDS: dict[Outcome, str] = {
@@ -122,13 +122,14 @@ def _with_remark(check: Check, controlled: Check | None) -> Check:
 
 
 def beats_guessing(task: str, chosen: Sequence[GradedCell], level: float | None) -> list[Finding]:
-    """Is the model more accurate than guessing?"""
+    """Is the model more accurate than guessing? Answers without content count too."""
     if level is None or level != level:
         return []
     checks: list[Check] = []
     for cell in chosen:
-        if len(cell.rows):
-            found = accuracy(cell.rows["correct"], cell.clusters)
+        if len(cell.answers):
+            items = Clusters(cell.answers["item_id"], cell.clusters.resampling)
+            found = accuracy(cell.answers["correct"], items)
             remark = f"guessing gives {level:.1f} %"
             checks.append(
                 Check("accuracy (%)", found, above=level, digits=2, where=cell.order, remark=remark)

@@ -45,19 +45,25 @@ EQUAL_PP, CLOSE_PP, SMALL_PP = paper.number("structured_band_pp"), paper.number(
 
 
 def order_findings(task: str, rows: pd.DataFrame, how: Resampling) -> list[Finding]:
-    """Return the claims about the orders of one task; none when it has too few items."""
-    graded = finite_rows(graded_rows(rows)[0], ("mean", "var", "n"))
-    if graded["item_id"].nunique() < MIN_ITEMS:
-        return []
-    out = higher_var(task, pool_seeds(graded), how)
-    right = int(graded["correct"].sum())
-    if min(right, len(graded) - right) < MIN_EACH:
-        return out
-    out += tiers(task, pool_seeds(graded), how)
-    if graded["order"].nunique() > 1:
+    """Return the claims about the orders of one task; none when it has too few items.
+
+    Accuracies of orders are compared over all answers; the other claims need answers with content.
+    """
+    answers = graded_rows(rows)[0]
+    graded = finite_rows(answers, ("mean", "var", "n"))
+    out = higher_var(task, pool_seeds(graded), how) if _enough(graded, 0) else []
+    if _enough(answers, MIN_EACH):
+        out += tiers(task, pool_seeds(answers), how)
+    if _enough(graded, MIN_EACH) and graded["order"].nunique() > 1:
         out += [halves(task, graded, how), beyond_the_mean(task, graded, how)]
         out += choosing(task, graded, how)
     return out
+
+
+def _enough(graded: pd.DataFrame, each: int) -> bool:
+    """Whether there are enough items, correct answers and incorrect answers."""
+    right = int(graded["correct"].sum())
+    return graded["item_id"].nunique() >= MIN_ITEMS and min(right, len(graded) - right) >= each
 
 
 def higher_var(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:

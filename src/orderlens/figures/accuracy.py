@@ -130,10 +130,11 @@ def data(study: Study) -> dict[str, Any]:
 
 
 def _point(cell: GradedCell) -> dict[str, Any]:
-    from orderlens.metrics.estimate import means
+    from orderlens.metrics.estimate import Clusters, means
 
-    rows = cell.rows.assign(accuracy=100.0 * cell.rows["correct"])
-    var, accuracy = means(rows[["var", "accuracy"]], cell.clusters)
+    rows = cell.answers.assign(accuracy=100.0 * cell.answers["correct"])
+    (var,) = means(cell.rows[["var"]], cell.clusters)
+    (accuracy,) = means(rows[["accuracy"]], Clusters(rows["item_id"], cell.clusters.resampling))
     seeds = []
     if "seed_label" in rows.columns and rows["seed_label"].nunique() > 1:
         by_seed = rows.groupby("seed_label", sort=False)[["var", "accuracy"]].mean()

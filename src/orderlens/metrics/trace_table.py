@@ -148,7 +148,7 @@ def overflow_note(n_before: AnyArray) -> str | None:
         return None
     return (
         f"{concerned} of {len(n_before)} {WITHOUT_LIKELIHOOD}: they revealed positions past "
-        "the requested length before requested ones; --overflow mask keeps those positions masked."
+        "the requested length before requested ones; generate and evaluate take --overflow mask."
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Generic, TypeAlias
 
 from orderlens.common.machine import process_memory
+from orderlens.decode.target_states import plan_canvases
 from orderlens.errors import RunError
 from orderlens.models.abilities import ReleasesMemory, SuggestsBatch, device_type
 from orderlens.models.protocol import Model
@@ -95,9 +96,9 @@ def decode(
         stored = _record_or_check(folder, stored, runner)
         plan = stored.plan
         if not plan.has_texts:
-            probes = runner.probes([part for name in due for part in plan.parts_of(name)])
-            if on_estimate is not None and probes:  # another process may have completed them
-                on_estimate(runner.estimate(probes))
+            jobs = runner.task_jobs([part for name in due for part in plan.parts_of(name)])
+            if on_estimate is not None and jobs:  # another process may have completed them
+                on_estimate(runner.estimate(jobs))
         for name in [name for name in due if name != EXTERNAL]:
             with _timed(seconds, name):
                 for part in plan.parts_of(name):
@@ -178,21 +179,26 @@ class PartRunner(Generic[PlanT]):
             options = self._options(part, bar)
             run_job(self._job(part, options), options)
 
-    def probes(self, parts: Sequence[RunPart]) -> list[tuple[RunPart, Job]]:
-        """Return the task parts that are not complete, each with a job of its first items and few tokens.
+    def task_jobs(self, parts: Sequence[RunPart]) -> list[tuple[RunPart, Job]]:
+        """Return the task parts that are not complete, each with its job.
 
         All are read before the first is decoded, so that missing data are found early.
         """
-        return [(part, self._probe(part)) for part in parts if not _is_complete(self.runs / part.folder)]
+        due = [part for part in parts if not _is_complete(self.runs / part.folder)]
+        return [(part, self._job(part, replace(self._options(part, None), out=None))) for part in due]
 
-    def estimate(self, probes: Sequence[tuple[RunPart, Job]]) -> str:
-        """Return time and memory of task parts, from decoding the probe of the first."""
+    def estimate(self, jobs: Sequence[tuple[RunPart, Job]]) -> str:
+        """Return time and memory of task parts, from decoding a few items of the first."""
+        probe = self._probe(jobs[0][0])
         start = time.perf_counter()
-        n_tokens = len(run_in_memory(probes[0][1]).reveals().to_arrow())
+        n_tokens = len(run_in_memory(probe).reveals().to_arrow())
         speed = n_tokens / (time.perf_counter() - start)
-        most = sum(part.tokens for part, _ in probes)
-        longest = max((len(sample.prompt) for _, job in probes for sample in job.samples), default=0)
-        length = longest + probes[0][0].settings["max_new_tokens"]
+        most = length = 0
+        for part, job in jobs:
+            anchor, n_new = job.spec.anchor or self.model.anchor, part.settings["max_new_tokens"]
+            canvases = plan_canvases(self.model.block_size, job.samples, anchor, n_new)
+            most += len(part.orders) * sum(canvas.fill_end - canvas.prompt_length for canvas in canvases)
+            length = max([length, *(canvas.fill_end for canvas in canvases)])
         used = process_memory()
         room = "memory is not known without psutil"
         if used:
@@ -303,8 +309,9 @@ def notes_of(stored: Stored[PlanT], why_no_scores: str | None) -> list[str]:
 
 
 def _duration(seconds: float) -> str:
-    """Return seconds as minutes, hours or days."""
-    size, unit = next((pair for pair in ((86400, "days"), (3600, "h")) if seconds >= pair[0]), (60, "min"))
+    """Return seconds as minutes, hours or days, at least two of these."""
+    units = ((86400, "days"), (3600, "h"))
+    size, unit = next((pair for pair in units if seconds >= 2 * pair[0]), (60, "min"))
     return f"{max(1, round(seconds / size))} {unit}"
 
 

@@ -65,21 +65,25 @@ _VERDICTS = f"""
 CREATE TABLE judged AS
 SELECT a.row, b.correct FROM counting b JOIN traces a ON {_SAME}
 """
-_CASCADES = f"""
-CREATE TABLE cascades AS
-SELECT a.row, b.eos_cascade::BIGINT AS cascade FROM sealed b JOIN traces a ON {_SAME}
+_ENDED = f"""
+CREATE TABLE ended AS
+SELECT a.row, b.eos_cascade::BIGINT AS cascade, b.content_mean, b.content_var
+FROM ending b JOIN traces a ON {_SAME}
 """
-SEALING = "SELECT DISTINCT run FROM traces WHERE n_eos > 0"
-"""The runs that may have cascades."""
-LATER = (_TEXTS, _VERDICTS, _CASCADES)
+ENDING = "SELECT DISTINCT run FROM traces WHERE n_eos > 0"
+"""The runs with EOS tokens: only they have cascades, and content that differs from the whole text."""
+LATER = (_TEXTS, _VERDICTS, _ENDED)
 """Statements that add texts, verdicts and cascades to the list."""
 
 _SHOWN = f"row, {_KEYS}, {', '.join(_NUMBERS)}"
 FIRST = f"SELECT {_SHOWN}, 0 AS cascade, NULL AS correct, NULL AS text, NULL AS prompt FROM {{}}"
-WHOLE = f"""
-SELECT {_SHOWN}, coalesce(cascade, 0) AS cascade, correct, text, prompt
-FROM traces LEFT JOIN cascades USING (row) LEFT JOIN judged USING (row) LEFT JOIN texts USING (row)
+_JOINED = "traces LEFT JOIN ended USING (row) LEFT JOIN judged USING (row) LEFT JOIN texts USING (row)"
+_LATE = "coalesce(cascade, 0) AS cascade, correct, text, prompt"
+WHOLE = f"SELECT {_SHOWN}, {_LATE} FROM {_JOINED}"
+PLANE = f"""
+SELECT {_SHOWN}, {_LATE}, coalesce(content_mean, mean) AS x, coalesce(content_var, var) AS y FROM {_JOINED}
 """
+"""The list, with mean and Var without EOS tokens as ``x`` and ``y``, like the figure ``plane``."""
 
 _NAMED = {"var": "var", "mean": "mean", "gap": "gap", "passes": "passes", "eos": "cascade", "n": "n"}
 """Name in a condition → column of the list."""
@@ -176,11 +180,12 @@ class Query:
         return bool(self.whole or by_query or late)
 
 
-def _cascades(run: Run) -> pa.Table:
-    """Return the length of the EOS cascade of every trace that has one, with its run and key."""
-    chunks = [samples_schema("cascade", run=True).empty_table(), *run.iter_samples(("cascade",))]
-    table = pa.concat_tables(chunks).select([*KEY, "eos_cascade"])
-    return table.filter(pc.greater(table["eos_cascade"], 0))
+def _ended(run: Run) -> pa.Table:
+    """Return EOS cascade, and content without EOS, of every trace that has an EOS, with its run and key."""
+    chunks = [samples_schema("cascade", run=True).empty_table(), *run.iter_samples(("cascade",), "eos")]
+    table = pa.concat_tables(chunks)
+    kept = table.filter(pc.greater(table["n_eos"], 0))
+    return kept.select([*KEY, "eos_cascade", "content_mean", "content_var"])
 
 
 class Index:
@@ -202,8 +207,8 @@ class Index:
             whole = self.run.connection()  # compares every part with its record first
             self._step("traces", whole, [TRACES])
             whole.register("counting", latest_verdicts(whole.table("verdicts").to_arrow_table()))
-            sealing = [run for (run,) in whole.execute(SEALING).fetchall()]
-            whole.register("sealed", _cascades(self.run.only(sealing)))
+            ending = [run for (run,) in whole.execute(ENDING).fetchall()]
+            whole.register("ending", _ended(self.run.only(ending)))
             self._step("whole", whole, LATER)
         except BaseException as error:  # noqa: BLE001  raised again by ``wait``
             self._error = error
@@ -256,20 +261,21 @@ class Index:
     def plane(self, query: Query) -> dict[str, Any]:
         """Return the traces of a query on the plane of mean and Var, and the medians of each run and task.
 
-        At most ``MOST_POINTS`` traces are returned, chosen by hash. Medians are over all orders
-        for every query; in a graded run over traces with a verdict.
+        Both leave out EOS tokens. At most ``MOST_POINTS`` traces are returned, chosen by hash. Medians are
+        over all orders for every query; in a graded run over traces with a verdict.
         """
         self.wait("whole")
-        known = "isfinite(mean) AND isfinite(var)"
+        known = "isfinite(x) AND isfinite(y)"
         where, values = _conditions(query)
-        fitting = f"FROM ({WHOLE}) WHERE {where} AND {known}"
+        fitting = f"FROM ({PLANE}) WHERE {where} AND {known}"
         total = self._fetch("whole", f"SELECT count(*) {fitting}", values)[0][0]
-        chosen = f"SELECT * {fitting} ORDER BY hash(row), row LIMIT {MOST_POINTS}"
+        shown = "* EXCLUDE (x, y) REPLACE (x AS mean, y AS var)"
+        chosen = f"SELECT {shown} {fitting} ORDER BY hash(row), row LIMIT {MOST_POINTS}"
         points = [_row(row) for row in self._fetch("whole", chosen, values)]
         graded = "AND correct IS NOT NULL" if self.is_graded else ""
         medians = self._fetch(
             "whole",
-            f"SELECT run, task, median(mean), median(var) FROM ({WHOLE}) WHERE {known} {graded} "
+            f"SELECT run, task, median(x), median(y) FROM ({PLANE}) WHERE {known} {graded} "
             "GROUP BY run, task",
             [],
         )
