@@ -140,6 +140,17 @@ def test_states_of_rules_that_revise(tmp_path):
     assert ol.open_run(tmp_path / "run").table("states").to_pandas().equals(run.table("states").to_pandas())
 
 
+def test_only_the_limit_cuts_traces():
+    """A rule that edits has passes without masks, which have no states."""
+
+    def notes(**options):
+        run = ol.generate(MODEL, SAMPLES, ["max-prob+edit=0.9"], max_new_tokens=14, states=True, **options)
+        return [note for note in ol.Study(run).table("locality").notes if "are cut" in note]
+
+    assert notes() == []
+    assert notes(limit_states=20) == [f"{len(SAMPLES)} of {len(SAMPLES)} traces are cut by --limit-states."]
+
+
 def test_a_pass_that_ends_exactly_at_the_limit_is_kept():
     """forced-ar in a block of 8 after 3 given tokens: 5, then 5 + 4 = 9 masked positions."""
 

@@ -250,7 +250,7 @@ def locality(study: Study) -> list[Table]:
         columns = [column.name for column in _PASSES[1:]]
         row = zip(columns, study.estimates(part, columns), strict=True)
         passes.append({"order": order, "n": len(part), **dict(row)})
-    cut = int((frame["n_kept"] < frame["n_passes"]).sum())
+    cut = int(frame["is_cut"].sum())
     notes = [
         "distance: to the nearest token in the block or before it; for the fall, to the new token.",
         "fall: entropy before minus after a pass that reveals one token and changes no other.",

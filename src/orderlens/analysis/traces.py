@@ -156,7 +156,7 @@ def iter_states(run: Run) -> Iterator[tuple[tuple[object, ...], States]]:
 def trace_statistics(states: States) -> dict[str, float]:
     """Return the statistics of one trace: means by group of distances, leads of distance 1, by quarter."""
     distance_PB, (fall_QB, reveal_QB) = states.distance_PB, states.falls()
-    out: dict[str, float] = {"n_kept": len(states.forward_P)}
+    out: dict[str, float] = {}
     values = {"entropy": (states.entropy_PB, distance_PB), "top": (states.top_PB, distance_PB)}
     for name, (value, distance) in (values | {"fall": (fall_QB, reveal_QB)}).items():
         mean_D, count_D = group_means(value, distance)
@@ -174,9 +174,20 @@ def trace_statistics(states: States) -> dict[str, float]:
 
 
 def state_statistics(run: Run, traces: pd.DataFrame) -> pd.DataFrame:
-    """Return ``trace_statistics`` of each trace with kept states, with the index of ``traces``."""
+    """Return ``trace_statistics`` of each trace with kept states, with the index of ``traces``.
+
+    ``is_cut`` says whether a later pass than the kept ones revealed a token; passes without masks are not kept.
+    """
     places = dict(zip(_keys(traces), traces.index, strict=True))
-    found = {places[key]: trace_statistics(states) for key, states in iter_states(run)}
+    chunks = known_traces(run, traces, ["forward"])
+    last_S = np.concatenate(
+        [[], *(part.segments.reduce(np.maximum, part.columns["forward"]) for part in chunks)]
+    )
+    last = dict(zip(traces.index, last_S, strict=True))
+    found = {
+        places[key]: trace_statistics(states) | {"is_cut": states.forward_P[-1] < last[places[key]]}
+        for key, states in iter_states(run)
+    }
     return pd.DataFrame.from_dict(found, orient="index")
 
 
