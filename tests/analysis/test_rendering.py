@@ -58,6 +58,10 @@ def test_text_says_once_why_a_column_is_empty():
     assert "count" not in nothing
     notes = tuple("x" * n + " --noise-floor" for n in range(80, 100))  # one of them ends a line at each place
     assert "--noise-\n" not in render([Table("t", "T", ("order",), columns, rows, notes)], "text")
+    twice = (*columns[:2], Column("c", "noise"), Column("d", "mean, length"))
+    both = tuple({**row, "c": why, "d": why} for row in rows)
+    text = render([Table("t", "T", ("order",), twice, both)], "text")
+    assert "Undefined in every row: noise; mean, length (not measured" in text
     mixed = ({"order": "x", "b": why}, {"order": "y", "b": Estimate.undefined("another reason")})
     text = render([Table("t", "T", ("order",), columns[1:2], mixed)], "text")
     assert "undefined (1)" in text

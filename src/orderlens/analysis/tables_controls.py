@@ -255,8 +255,9 @@ def _rival_table(frame: pd.DataFrame) -> Table:
     parts = []
     for name in DIRECTIONS:
         if f"auroc_var_minus_{name}" in frame.columns:
-            source = {"difference": f"auroc_var_minus_{name}", "p": f"auroc_var_minus_{name}_p"}
-            part = frame[["task", "order", "n", "why", *source.values()]].assign(rival=name)
+            lead = f"auroc_var_minus_{name}"
+            source = {"difference": lead, "p": f"{lead}_p", "why": "leads_why"}
+            part = frame[["task", "order", "n", *source.values()]].assign(rival=name)
             parts.append(part.rename(columns={old: new for new, old in source.items()}))
     long = pd.concat(parts, ignore_index=True)
     long["p_holm"] = adjust(long["p"], "holm")
