@@ -176,7 +176,7 @@ def trace_statistics(states: States) -> dict[str, float]:
 def state_statistics(run: Run, traces: pd.DataFrame) -> pd.DataFrame:
     """Return ``trace_statistics`` of each trace with kept states, with the index of ``traces``.
 
-    ``is_cut`` says whether a later pass than the kept ones revealed a token; passes without masks are not kept.
+    ``is_cut``: whether a pass after the kept ones revealed a token. Passes without masks are never kept.
     """
     places = dict(zip(_keys(traces), traces.index, strict=True))
     chunks = known_traces(run, traces, ["forward"])
