@@ -257,7 +257,7 @@ class Index:
         """Return the traces of a query on the plane of mean and Var, and the medians of each run and task.
 
         At most ``MOST_POINTS`` traces are returned, chosen by hash. Medians are over all orders
-        for every query; in a graded run over traces with a verdict.
+        for every query; in a graded run and task over traces with a verdict.
         """
         self.wait("whole")
         known = "isfinite(mean) AND isfinite(var)"
@@ -266,10 +266,10 @@ class Index:
         total = self._fetch("whole", f"SELECT count(*) {fitting}", values)[0][0]
         chosen = f"SELECT * {fitting} ORDER BY hash(row), row LIMIT {MOST_POINTS}"
         points = [_row(row) for row in self._fetch("whole", chosen, values)]
-        graded = "AND correct IS NOT NULL" if self.is_graded else ""
+        middle = "coalesce(median({0}) FILTER (correct IS NOT NULL), median({0}))".format
         medians = self._fetch(
             "whole",
-            f"SELECT run, task, median(mean), median(var) FROM ({WHOLE}) WHERE {known} {graded} "
+            f"SELECT run, task, {middle('mean')}, {middle('var')} FROM ({WHOLE}) WHERE {known} "
             "GROUP BY run, task",
             [],
         )
