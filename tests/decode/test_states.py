@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import orderlens as ol
+from orderlens.analysis.table import NO_STATES
 from orderlens.analysis.traces import iter_states, trace_statistics
+from orderlens.claims.catalogue import read
+from orderlens.figures.catalogue import draw_figures
 from orderlens.store.schema import ENTROPY_UNITS, TOP_UNITS
 
 MODEL = ol.load_model("hmm:seed=3,states=6,characters=20,block=8")
@@ -159,3 +162,16 @@ def test_a_pass_that_ends_exactly_at_the_limit_is_kept():
         return len(run.table("states").to_pandas())
 
     assert [kept(limit) for limit in (5, 8, 9)] == [1, 1, 2]
+
+
+def test_states_of_generated_texts_are_shown_next_to_scores_without_states(tmp_path):
+    ol.score(MODEL, SAMPLES, ["forced-ar"], out=tmp_path / "score")
+    ol.generate(MODEL, SAMPLES, ["max-prob"], max_new_tokens=14, states=True, out=tmp_path / "generate")
+    study = ol.Study.open([tmp_path / "score", tmp_path / "generate"])
+    assert {row["order"] for row in study.table("locality").rows} == {"max-prob"}
+    (drawn,) = draw_figures(study, tmp_path, ["locality"], ["png"])
+    assert drawn.paths
+    claims = read(study, "locality").findings
+    assert [claim.id for claim in claims] == ["neighbours-learn-most", "neighbours-are-surest"]
+    (absent,) = draw_figures(ol.Study.open(tmp_path / "score"), tmp_path, ["locality"], ["png"])
+    assert absent.why == NO_STATES
