@@ -78,7 +78,7 @@ function panel(points: Point[], group: PlanePoints["groups"][number], several: b
   }
   for (const value of ticks(means, group.mean, x, 32)) svg.append(s("text", { class: "tick", x: x(value), y: HEIGHT - BOTTOM + 14, "text-anchor": "middle" }, fixed(value, 2)));
   for (const value of ticks(variances, group.var, y, 11)) svg.append(s("text", { class: "tick", x: LEFT - 5, y: y(value) + 4, "text-anchor": "end" }, varTick(value)));
-  svg.append(s("text", { class: "label", x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, "mean log q (nats per token)"), s("text", { class: "label", x: 2, y: 12 }, "Var (nats²)"));
+  svg.append(s("text", { class: "label", x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, "mean log q (nats per token)"), s("text", { class: "label", x: 2, y: 9 }, "Var (nats²)"));
   const ring = s("circle", { class: "chosen", r: 6, visibility: "hidden" });
   svg.append(ring);
   const nearest = (event: PointerEvent | MouseEvent): Point | null => {

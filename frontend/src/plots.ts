@@ -25,6 +25,12 @@ function ticks(lowest: number): number[] {
   return out;
 }
 
+/** The labelled counts of an axis of steps or positions: all of a short one, else the quarters. */
+export function countTicks(span: number): number[] {
+  if (span <= 8) return Array.from({ length: span }, (_, place) => place + 1);
+  return [1, Math.ceil(span / 4), Math.ceil(span / 2), Math.ceil((3 * span) / 4), span];
+}
+
 /** The lower end of the log q axis, shared by the traces on one page. */
 export function lowestOf(traces: Trace[]): number {
   let lowest = -1;
@@ -68,7 +74,7 @@ export function tracePlot(
       s("text", { class: "tick", x: width - RIGHT + 5, y: y(LOG_HALF) + 3.5 }, "q = ½"),
     );
   }
-  for (const count of new Set([1, Math.ceil(span / 4), Math.ceil(span / 2), Math.ceil((3 * span) / 4), span])) {
+  for (const count of countTicks(span)) {
     const at = LEFT + ((count - 0.5) / Math.max(span, 1)) * (width - LEFT - RIGHT);
     element.append(s("text", { class: "tick", x: at, y: height - BOTTOM + 15, "text-anchor": "middle" }, count));
   }
@@ -145,7 +151,7 @@ export function lorenzPlot(block: Block, label: string): SVGElement {
     s("path", { class: "curve", d: points.length ? `M${points.join("L")}` : "M0 0" }),
     s("path", { class: "axis", d: `M${x(0)} ${y(1)}V${y(0)}H${x(1)}` }),
     s("text", { class: "label", x: x(0.5), y: size - 5, "text-anchor": "middle" }, "share of steps"),
-    s("text", { class: "label", transform: `translate(11 ${y(0.5)}) rotate(-90)`, "text-anchor": "middle" }, "of −Σ log q"),
+    s("text", { class: "label", transform: `translate(11 ${y(0.5)}) rotate(-90)`, "text-anchor": "middle" }, "share of −Σ log q"),
     s("text", { class: "value", x: x(0.06), y: y(0.86) }, `Gini ${fixed(block.gini)}`),
   );
 }

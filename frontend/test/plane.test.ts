@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { scale, shares, ticks, varTick } from "../src/plane";
+import { countTicks } from "../src/plots";
 
 test("positions lie inside the panel, and grow with the value", () => {
   for (const values of [[-3, -1, 0], [0, 0.001, 2], [5, 5]]) {
@@ -34,4 +35,10 @@ test("the middle label is left out where it would lie on another one", () => {
   assert.deepEqual(ticks([0, 0.3, 1], 0.5, place, 32), [0, 1, 0.5]);
   assert.deepEqual(ticks([0, 0.3, 1], 0.9, place, 32), [0, 1]);
   assert.deepEqual(ticks([2, 2], 2, place, 32), [2]);
+});
+
+test("an axis of steps labels every step of a short span, and the quarters of a long one", () => {
+  assert.deepEqual(countTicks(6), [1, 2, 3, 4, 5, 6]);
+  assert.deepEqual(countTicks(64), [1, 16, 32, 48, 64]);
+  assert.deepEqual(countTicks(0), []);
 });

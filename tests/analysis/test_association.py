@@ -12,6 +12,7 @@ from scipy import stats
 
 from orderlens.analysis import (
     Resampling,
+    Study,
     controls,
     mean_only_null,
     order_differences,
@@ -49,7 +50,8 @@ def test_within_cell_worked_example(five):
     assert row.mw_u == 1.0
     assert row.rho == pytest.approx(-0.5773503, abs=1e-7)
     assert row.rho_mean == pytest.approx(0.5773503, abs=1e-7)
-    assert row.why is None
+    assert math.isnan(row.partial_rho)
+    assert row.why == "too few samples, or mean and length determine Var"
 
 
 def test_draws_of_one_item_are_not_items_of_their_own(builders):
@@ -92,11 +94,26 @@ def test_few_correct_answers_have_statistics_without_intervals():
             assert (math.isfinite(cell.low), cell.why) == (known, reason)
         assert math.isfinite(within["mw_p"][0]), "an exact test"
         assert math.isfinite(control["auroc_var_minus_mean_p"][0]) == known
-        assert control["why"][0] == reason
+        assert (within["why"][0], control["why"][0]) == (None, reason)
         again = controls(pd.concat([study(rows)] * 2, ignore_index=True), QUICK)
         (cell,) = cells_of(again, "var_coefficient")
         assert (math.isfinite(cell.low), cell.why) == (known, reason), "errors clustered by item"
         assert math.isfinite(again["lr_p"][0]) == known
+
+
+def test_undefined_comparisons_of_rivals_have_their_own_reason(builders):
+    """Not that of the regression, which is undefined because the mean determines Var."""
+    keys = [{"task": "t", "order": "max-prob", "sample_id": f"s{i}", "temperature": 0.0} for i in range(6)]
+    traces = [builders.trace(logq=[-1.0, -2.0 - i], **key) for i, key in enumerate(keys)]
+    verdicts = [{**key, "grader": "g", "correct": i < 3} for i, key in enumerate(keys)]
+    tables = Study(builders.make_run(traces, verdicts=verdicts), builders.QUICK).tables(["controls"])
+    found = {table.name: table for table in tables}
+    reasons = {
+        "controls": ("lr_p", {}, "the predictor is a combination of the others"),
+        "controls-rivals": ("p", {"rival": "mean"}, "no interval: a group has fewer than 8 prompts"),
+    }
+    for name, (column, rival, reason) in reasons.items():
+        assert found[name].cell(column, task="t", order="max-prob", **rival).why == reason
 
 
 def test_shares_of_nothing_have_wilsons_interval():

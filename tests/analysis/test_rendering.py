@@ -12,7 +12,7 @@ import pytest
 
 from orderlens.analysis import paper
 from orderlens.analysis.rendering import FORMATS, as_json, cell_text, number, render
-from orderlens.analysis.table import TABLES, Column, Table, with_paper_values
+from orderlens.analysis.table import TABLES, Column, Table, by_model, with_paper_values
 from orderlens.errors import UnknownNameError
 from orderlens.metrics.estimate import Estimate
 
@@ -58,10 +58,29 @@ def test_text_says_once_why_a_column_is_empty():
     assert "count" not in nothing
     notes = tuple("x" * n + " --noise-floor" for n in range(80, 100))  # one of them ends a line at each place
     assert "--noise-\n" not in render([Table("t", "T", ("order",), columns, rows, notes)], "text")
+    twice = (*columns[:2], Column("c", "noise"), Column("d", "mean, length"))
+    both = tuple({**row, "c": why, "d": why} for row in rows)
+    text = render([Table("t", "T", ("order",), twice, both)], "text")
+    assert "Undefined in every row: noise; mean, length (not measured" in text
     mixed = ({"order": "x", "b": why}, {"order": "y", "b": Estimate.undefined("another reason")})
     text = render([Table("t", "T", ("order",), columns[1:2], mixed)], "text")
     assert "undefined (1)" in text
     assert "undefined (2)" in text
+
+
+def test_models_without_a_tables_data_do_not_break_it():
+    """Theirs has other keys, such as (task, order) for votes, which count sets of texts."""
+    columns = (Column("a", "accuracy"),)
+    none = {"order": "max-prob", "a": Estimate.undefined("not graded")}
+    rows = ({"texts": "all", "k": k, "a": Estimate(0.5)} for k in (1, 2))
+    absent = Table("votes", "no answers", ("order",), columns, (none,))
+    full = Table("votes", "Votes", ("texts", "k"), columns, tuple(rows))
+    for tables in ({"m": absent, "n": full}, {"n": full, "m": absent}):
+        (found,) = by_model({name: [table] for name, table in tables.items()})
+        assert (found.title, found.keys) == ("Votes", ("model", "texts", "k"))
+        assert [found.cell("a", model="n", texts="all", k=2).value] == [0.5]
+        assert found.cell("a", model="m", texts="–", k="–").why == "not graded"
+        assert all("not graded" in render([found], form) for form in ("text", "csv", "markdown", "json"))
 
 
 def test_text_fits_the_width_and_loses_nothing():

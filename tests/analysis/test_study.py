@@ -235,3 +235,13 @@ def test_what_the_author_of_a_table_may_have_forgotten(builders, build, said):
     run = builders.make_run([builders.trace("a", "max-prob", [-1.0, -2.0])])
     with pytest.raises(UserInputError, match=said):
         table("a summary")(build)(Study(run, QUICK))
+
+
+def test_tables_of_one_temperature_name_it_if_there_are_others(builders):
+    def noted(temperatures):
+        traces = [builders.trace("s", "max-prob", [-1.0, -2.0], temperature=t) for t in temperatures]
+        tables = Study(builders.make_run(traces), builders.QUICK).tables(["content", "temperature"])
+        return {table.name for table in tables if any("also present: 0.5" in n for n in table.notes)}
+
+    assert noted([0.0, 0.5]) == {"content"}
+    assert noted([0.5]) == set()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orderlens.decode import measure
-from orderlens.decode.measure import PERTURBATIONS, noise_table
+from orderlens.decode.measure import noise_table
 from orderlens.decode.score import score_batch
 from orderlens.errors import DeviceMemoryError, ModelOutputError
 from orderlens.models.abilities import CastsDtype, other_dtype
@@ -85,27 +85,30 @@ def test_other_errors_are_not_hidden():
 
 
 def test_on_a_cpu_the_cache_is_left_out_for_one_path_only():
-    calls = []
-    frame = rows_of(HMM, on_perturbation=lambda: calls.append(1))
+    frame = rows_of(HMM)
     assert frame.groupby("perturbation").size().to_dict() == {"batch-size": 4, "cache": 1}
     assert np.abs(frame.log_prob - frame.log_prob_perturbed).max() < 1e-9
-    assert len(calls) == PERTURBATIONS
 
 
-def test_measuring_tells_of_every_part():
-    calls = []
-    spec = RunSpec(
-        "measure",
-        describe_model(HMM),
-        HMM.block_size,
-        tuple(order.spec for order in ORDERS),
-        describe_data(SAMPLES, {}),
-        circulation=2,
-        batch_size=2,
-    )
-    unit = Unit(tuple(SAMPLES))
-    tables = compute.compute(spec, unit, HMM, compute.ComputeContext(on_reveals=calls.append))
-    assert set(tables) == {"circulation", "noise"}
-    assert len(calls) == PERTURBATIONS + 2
-    assert sum(calls) == compute.planned_reveals(spec, unit) == 24
-    assert max(calls) - min(calls) <= 1
+def progress_of(kind, model, **settings):
+    orders, data = tuple(order.spec for order in ORDERS), describe_data(SAMPLES, {})
+    spec = RunSpec(kind, describe_model(model), model.block_size, orders, data, batch_size=2, **settings)
+    unit, calls = Unit(tuple(SAMPLES)), []
+    tables = compute.compute(spec, unit, model, compute.ComputeContext(on_reveals=calls.append))
+    assert "noise" in tables
+    assert sum(calls) == compute.planned_reveals(spec, unit) == 48
+    return calls
+
+
+def test_measuring_counts_towards_progress():
+    scored = 24  # of 48 tokens: each is scored once, and once more alone
+    for kind, settings in (("score", {"noise_floor": True}), ("measure", {"circulation": 2})):
+        assert scored in np.cumsum(progress_of(kind, HMM, **settings)), kind
+
+
+def test_progress_counts_another_precision_that_the_model_does_not_have():
+    class Castable(type(HMM)):
+        def with_dtype(self, name):
+            return None
+
+    assert 16 in np.cumsum(progress_of("score", Castable(), noise_floor=True))

@@ -694,7 +694,7 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(UserInputError, match="3 samples were named for a batch of 2"), rec:
         greedy(net, prompts())
     rec = ol.record(net, mask_id=MASK)
-    with pytest.raises(UserInputError, match="prompt or its number of texts differs"), rec:
+    with pytest.raises(UserInputError, match="number of texts differs, or 29 is not the id of the mask"), rec:
         rec.finish(greedy(net, prompts())[:1])
     with ol.record(net, mask_id=MASK) as rec:
         greedy(net, prompts())

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import orderlens as ol
+from orderlens.analysis.table import NO_STATES
 from orderlens.analysis.traces import iter_states, trace_statistics
+from orderlens.claims.catalogue import read
+from orderlens.figures.catalogue import draw_figures
 from orderlens.store.schema import ENTROPY_UNITS, TOP_UNITS
 
 MODEL = ol.load_model("hmm:seed=3,states=6,characters=20,block=8")
@@ -140,17 +143,19 @@ def test_states_of_rules_that_revise(tmp_path):
     assert ol.open_run(tmp_path / "run").table("states").to_pandas().equals(run.table("states").to_pandas())
 
 
-def test_every_pass_has_a_row_so_that_fewer_rows_mean_a_cut():
-    """An editing rule has passes without masked positions; they are kept like all others."""
-    orders = ["max-prob", "max-prob+edit=0.2", "wino", "remdm"]
+def test_only_the_limit_cuts_traces():
+    """Rules that edit have passes without masked positions, which have no states."""
+    orders = ["max-prob", "max-prob+edit=0.2", "max-prob+edit=0.9", "wino", "remdm"]
     for limit in (65536, 30):
         run = ol.generate(MODEL, SAMPLES, orders, max_new_tokens=14, states=True, limit_states=limit)
         study = ol.Study(run)
         frame = study.samples.join(study.states)
         assert frame["is_cut"].tolist() == [limit == 30] * len(frame)
-        assert (frame["n_kept"] == frame["n_passes"]).all() == (limit == 65536)
         assert np.isnan(frame["denoising_entropy"]).tolist() == frame["is_cut"].tolist()
-        assert any("cut by --limit-states" in note for note in study.table("locality").notes) == (limit == 30)
+        told = [note for note in study.table("locality").notes if "cut by --limit-states" in note]
+        assert told == (
+            [f"{len(frame)} of {len(frame)} traces are cut by --limit-states."] if limit == 30 else []
+        )
 
 
 def test_a_pass_that_ends_exactly_at_the_limit_is_kept():
@@ -161,3 +166,16 @@ def test_a_pass_that_ends_exactly_at_the_limit_is_kept():
         return len(run.table("states").to_pandas())
 
     assert [kept(limit) for limit in (5, 8, 9)] == [1, 1, 2]
+
+
+def test_states_of_generated_texts_are_shown_next_to_scores_without_states(tmp_path):
+    ol.score(MODEL, SAMPLES, ["forced-ar"], out=tmp_path / "score")
+    ol.generate(MODEL, SAMPLES, ["max-prob"], max_new_tokens=14, states=True, out=tmp_path / "generate")
+    study = ol.Study.open([tmp_path / "score", tmp_path / "generate"])
+    assert {row["order"] for row in study.table("locality").rows} == {"max-prob"}
+    (drawn,) = draw_figures(study, tmp_path, ["locality"], ["png"])
+    assert drawn.paths
+    claims = read(study, "locality").findings
+    assert [claim.id for claim in claims] == ["neighbours-learn-most", "neighbours-are-surest"]
+    (absent,) = draw_figures(ol.Study.open(tmp_path / "score"), tmp_path, ["locality"], ["png"])
+    assert absent.why == NO_STATES

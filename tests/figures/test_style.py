@@ -199,3 +199,7 @@ def test_more_policies_than_markers_take_other_colours():
 def test_seeds_of_one_order_share_its_look_in_a_figure():
     looks = style.order_styles(["random:0", "random:1", "random"])
     assert len({(look.color, look.marker) for look in looks.values()}) == 1
+
+
+def test_small_numbers_are_powers_of_ten_and_zero_is_zero():
+    assert [style.power_of_ten(value) for value in (0.0018, -2e-7, 0.0)] == ["1.8 × 10⁻³", "−2.0 × 10⁻⁷", "0"]

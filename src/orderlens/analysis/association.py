@@ -118,7 +118,13 @@ def _within(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) ->
         "rho_why": rho.why,
     }
     partial = _partial(known)
-    why = _why(yes, len(rows), lost) or (REPEATED if repeats else None)
+    reasons = {
+        _why(yes, len(rows), lost): True,
+        REPEATED: repeats,
+        "Var is constant": len(np.unique(var)) == 1,
+        "too few samples, or mean and length determine Var": math.isnan(partial["partial_rho"]),
+    }
+    why = next((reason for reason, holds in reasons.items() if reason and holds), None)
     return {**out, **_rivals(known), **partial, "n_undefined": lost, "why": why}
 
 
@@ -266,8 +272,9 @@ def _control(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) -
         if missing:
             undefined = (f"auroc_{name}", f"auroc_var_minus_{name}", f"auroc_var_minus_{name}_p")
             out |= {**dict.fromkeys(undefined, math.nan), f"auroc_{name}_why": missing}
-    reasons = (_why(yes, len(rows), lost), nested.why, None if items is None else REPEATED)
-    why = next(filter(None, reasons), out["auroc_var_why"])
+    class_why, repeated = _why(yes, len(rows), lost), None if items is None else REPEATED
+    out["leads_why"] = class_why or repeated or out["auroc_var_why"]
+    why = class_why or nested.why or repeated or out["auroc_var_why"]
     return {**out, "n_undefined": lost, "why": why}
 
 

@@ -140,7 +140,7 @@ def _text(table: Table, width: int | None) -> str:
     for reason, number in reasons.items():
         lines += _folded(f"({number}) {reason}", width, "  ")
     for reason in dict.fromkeys(empty.values()):
-        names = ", ".join(column.heading for column, why in empty.items() if why == reason)
+        names = "; ".join(dict.fromkeys(column.heading for column, why in empty.items() if why == reason))
         lines += _folded(f"Undefined in every row: {names} ({reason}).", width, "  ")
     for note in table.notes:
         lines += _folded(note, width, "  ")

@@ -160,7 +160,16 @@ class Study:
             found = recipe(study)
         else:
             found = by_model({name: recipe(part) for name, part in parts.items()})
-        return [table.with_notes(study.remarks) for table in found]
+        has_targets = recipe.traces == "score" and len(study.scored)
+        chosen = [] if has_targets else study._chosen_temperature()
+        return [t.with_notes(study.remarks + ([] if "temperature" in t.keys else chosen)) for t in found]
+
+    def _chosen_temperature(self) -> list[str]:
+        """Return the remark under tables of one temperature; none if there is no other."""
+        others = sorted(set(self.generated["temperature"]) - {self.temperature})
+        present = ", ".join(f"{value:g}" for value in others)
+        note = f"Generated at temperature {self.temperature:g}; also present: {present} (--temperature)."
+        return [note] if others else []
 
     def view(self, traces: str | None) -> Study:
         """Return the study of one kind of traces of a replication (``identity.RUNS_OF``), else itself."""

@@ -117,6 +117,8 @@ class Table:
 def by_model(tables: Mapping[str, Sequence[Table]]) -> list[Table]:
     """Merge the tables of several models into one of each kind, with the model as the first key.
 
+    A model without the data of a table may have fewer keys; its cells of the others are ``–``.
+
     Args:
         tables: the same kinds of table by the model's label.
     """
@@ -124,12 +126,12 @@ def by_model(tables: Mapping[str, Sequence[Table]]) -> list[Table]:
     out = []
     for name in names:
         own = {model: table for model, found in tables.items() for table in found if table.name == name}
-        first = next(iter(own.values()))
+        fullest = max(own.values(), key=lambda table: (len(table.keys), len(table.rows)))
         columns = {column.name: column for table in own.values() for column in table.columns}
-        blank: dict[str, Cell] = dict.fromkeys(columns)
+        blank: dict[str, Cell] = dict.fromkeys(fullest.keys, "–") | dict.fromkeys(columns)
         rows = tuple({"model": model, **blank, **row} for model, table in own.items() for row in table.rows)
-        keys = ("model", *first.keys)
-        out.append(Table(name, first.title, keys, tuple(columns.values()), rows, _joined_notes(own)))
+        keys = ("model", *fullest.keys)
+        out.append(Table(name, fullest.title, keys, tuple(columns.values()), rows, _joined_notes(own)))
     return out
 
 

@@ -224,19 +224,21 @@ _PASSES = (
 
 
 def shown_traces(study: Study) -> pd.DataFrame:
-    """Return scored traces, or generated ones at the chosen temperature, with the statistics of states."""
-    frame = study.scored if len(study.scored) else study.decoded
-    return frame.join(study.states, how="inner")
+    """Return the scored traces with kept states, or else the generated ones at the chosen temperature."""
+    if not has_states(study):
+        return study.samples.iloc[:0]
+    scored = study.scored.join(study.states, how="inner")
+    return scored if len(scored) else study.decoded.join(study.states, how="inner")
 
 
 @table("entropy and top probability by distance to the revealed text (--states)", suits=has_states)
 def locality(study: Study) -> list[Table]:
     """Return states by distance, and the mean entropy of the masked positions over the passes."""
-    if not has_states(study):
+    frame = shown_traces(study)
+    if not len(frame):
         empty = dict.fromkeys((column.name for column in _DISTANCE), Estimate.undefined(NO_STATES))
         none: dict[str, Cell] = {"order": "(none)", "distance": "–", **empty}
         return [Table("locality", NO_STATES, ("order", "distance"), _DISTANCE, (none,))]
-    frame = shown_traces(study)
     distances: list[dict[str, Cell]] = []
     passes: list[dict[str, Cell]] = []
     for order in study.orders(frame):

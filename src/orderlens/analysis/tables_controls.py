@@ -255,10 +255,11 @@ def _rival_table(frame: pd.DataFrame) -> Table:
     parts = []
     for name in DIRECTIONS:
         if f"auroc_var_minus_{name}" in frame.columns:
-            source = {"difference": f"auroc_var_minus_{name}", "p": f"auroc_var_minus_{name}_p"}
-            part = frame[["task", "order", "n", *source.values()]].assign(
-                rival=name, why=frame["why"].combine_first(frame[f"auroc_{name}_why"])
+            lead = f"auroc_var_minus_{name}"
+            part = frame[["task", "order", "n", lead, f"{lead}_p"]].assign(
+                rival=name, why=frame["leads_why"].combine_first(frame[f"auroc_{name}_why"])
             )
+            source = {"difference": lead, "p": f"{lead}_p"}
             parts.append(part.rename(columns={old: new for new, old in source.items()}))
     long = pd.concat(parts, ignore_index=True)
     long["p_holm"] = adjust(long["p"], "holm")

@@ -156,7 +156,7 @@ def iter_states(run: Run) -> Iterator[tuple[tuple[object, ...], States]]:
 def trace_statistics(states: States) -> dict[str, float]:
     """Return the statistics of one trace: means by group of distances, leads of distance 1, by quarter."""
     distance_PB, (fall_QB, reveal_QB) = states.distance_PB, states.falls()
-    out: dict[str, float] = {"n_kept": len(states.forward_P)}
+    out: dict[str, float] = {}
     values = {"entropy": (states.entropy_PB, distance_PB), "top": (states.top_PB, distance_PB)}
     for name, (value, distance) in (values | {"fall": (fall_QB, reveal_QB)}).items():
         mean_D, count_D = group_means(value, distance)
@@ -166,23 +166,30 @@ def trace_statistics(states: States) -> dict[str, float]:
         out[f"fall_lead_{name}"] = lead_of_neighbours(fall_QB, reveal_QB, *bounds)
         out[f"entropy_lead_{name}"] = -lead_of_neighbours(states.entropy_PB, distance_PB, *bounds)
     entropy_P = states.pass_entropy()
-    known_P = np.isfinite(entropy_P)  # a pass may have nothing masked
     quarter_P = np.minimum((4 * states.visible_PB.mean(axis=1)).astype(int), 3)
     for place in range(4):
-        mine = entropy_P[known_P & (quarter_P == place)]
+        mine = entropy_P[quarter_P == place]
         out[f"quarter_{place}"] = float(mine.mean()) if len(mine) else np.nan
-    return out | {"denoising_entropy": float(entropy_P[known_P].mean())}
+    return out | {"denoising_entropy": float(entropy_P.mean())}
 
 
 def state_statistics(run: Run, traces: pd.DataFrame) -> pd.DataFrame:
     """Return ``trace_statistics`` of each trace with kept states, with the index of ``traces``.
 
-    A trace that is cut by the limit has no denoising entropy, which is the mean over all passes.
+    ``is_cut``: whether a pass after the kept ones revealed a token. Passes without masks are never kept. A
+    trace that is cut has no denoising entropy, which is the mean over all passes.
     """
     places = dict(zip(_keys(traces), traces.index, strict=True))
-    found = {places[key]: trace_statistics(states) for key, states in iter_states(run)}
+    chunks = known_traces(run, traces, ["forward"])
+    last_S = np.concatenate(
+        [[], *(part.segments.reduce(np.maximum, part.columns["forward"]) for part in chunks)]
+    )
+    last = dict(zip(traces.index, last_S, strict=True))
+    found = {
+        places[key]: trace_statistics(states) | {"is_cut": states.forward_P[-1] < last[places[key]]}
+        for key, states in iter_states(run)
+    }
     table = pd.DataFrame.from_dict(found, orient="index")
-    table["is_cut"] = table["n_kept"] < traces["n_passes"].reindex(table.index)
     table.loc[table["is_cut"], "denoising_entropy"] = np.nan
     return table
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from orderlens.analysis.study import NO_TARGET, NOT_GENERATED, NOT_GRADED, Study
-from orderlens.analysis.table import NO_CENSUS, NO_STATES, has_census, has_states, has_temperatures
+from orderlens.analysis.table import NO_CENSUS, NO_STATES, has_census, has_temperatures
 from orderlens.analysis.tables_downstream import guessing_levels
 from orderlens.analysis.traces import in_sets
 from orderlens.claims.judge import Finding, Reading, judge
@@ -127,9 +127,10 @@ def independence(study: Study) -> list[Finding]:
 
 def locality(study: Study) -> list[Finding]:
     """Return the claims on entropy by distance to the revealed text."""
+    from orderlens.analysis.tables_assumptions import shown_traces
     from orderlens.claims.assumptions import locality_findings
 
-    _require(has_states(study), "locality", NO_STATES)
+    _require(len(shown_traces(study)), "locality", NO_STATES)
     return locality_findings(study)
 
 

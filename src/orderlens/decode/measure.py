@@ -195,7 +195,7 @@ def noise_table(
     *,
     anchor: Anchor | None = None,
     limit: BatchLimit | None = None,
-    on_perturbation: Callable[[], None] = lambda: None,
+    on_reveals: Callable[[int], None] | None = None,
 ) -> pa.Table:
     """Score recorded paths again under perturbations that exact arithmetic would not notice.
 
@@ -213,39 +213,46 @@ def noise_table(
         columns: the result of ``score_batch`` for them.
         anchor: as when scoring.
         limit: as when scoring.
-        on_perturbation: called after each of the ``PERTURBATIONS``, even if one does not apply.
+        on_reveals: called with the number of newly scored tokens; see ``rescorings``.
     """
     replays = [Replay.recorded_in(columns, samples, o) for o in range(len(orders))]
     found: dict[str, _Sums] = {"batch-size": {}}
     for s, sample in enumerate(samples):
-        alone = _sums(score_batch(model, [sample], replays, anchor))
+        alone = _sums(score_batch(model, [sample], replays, anchor, on_reveals))
         found["batch-size"] |= {(s, o): value for (_, o), value in alone.items()}
-    on_perturbation()
     if isinstance(model, CastsDtype):
         name = other_dtype(model)
-        cast = _rescored(partial(model.with_dtype, name), name, samples, replays, anchor, limit)
+        cast = _rescored(partial(model.with_dtype, name), name, samples, replays, anchor, limit, on_reveals)
         found |= {name: cast} if cast else {}
-    on_perturbation()
     if isinstance(model, RoundsWeights):
-        stored = _rescored(model.with_stored_weights, STORED, samples, replays, anchor, limit)
+        load = model.with_stored_weights
+        stored = _rescored(load, STORED, samples, replays, anchor, limit, on_reveals)
         found |= {STORED: stored} if stored else {}
-    on_perturbation()
     if model.attention == "full":
         reference = reference_score(model, samples[0], replays[0], anchor)
         found["cache"] = {(0, 0): sum(event.logq for event in reference)}
     else:
-        only_first = device_type(model) == "cpu"
-        uncached, paths = (samples[:1], replays[:1]) if only_first else (samples, replays)
+        every = _recomputes_every_path(model)
+        uncached, paths, told = (samples, replays, on_reveals) if every else (samples[:1], replays[:1], None)
         recompute = partial(RecomputingSession, model)
         found["cache"] = _sums(
-            score_batch(model, uncached, paths, anchor, limit=limit, open_session=recompute)
+            score_batch(model, uncached, paths, anchor, told, limit, open_session=recompute)
         )
-    on_perturbation()
     return pa.Table.from_pylist(list(_noise_rows(samples, orders, columns, found)), table_schema("noise"))
 
 
-PERTURBATIONS, STORED = 4, "stored-weights"
-"""Number of perturbations of ``noise_table``; the one that undoes the rounding of weights."""
+def rescorings(model: Model) -> int:
+    """Return the number of times that ``noise_table`` scores every token of a batch again."""
+    can_change = isinstance(model, CastsDtype) + isinstance(model, RoundsWeights)
+    return 1 + can_change + _recomputes_every_path(model)
+
+
+def _recomputes_every_path(model: Model) -> bool:
+    return model.attention != "full" and device_type(model) != "cpu"
+
+
+STORED = "stored-weights"
+"""The perturbation that undoes the rounding of weights."""
 _Sums: TypeAlias = dict[tuple[int, int], float]
 """The summed log q of (sample, order)."""
 
@@ -264,11 +271,15 @@ def _rescored(
     replays: Sequence[Policy],
     anchor: Anchor | None,
     limit: BatchLimit | None,
+    on_reveals: Callable[[int], None] | None,
 ) -> _Sums | None:
     """Return the sums of another copy of the model; None, with a warning, if it does not fit or overflows."""
     try:
         model = load()
-        return _sums(score_batch(model, samples, replays, anchor, limit=limit)) if model else None
+        if model is not None:
+            return _sums(score_batch(model, samples, replays, anchor, on_reveals, limit))
+        if on_reveals is not None:
+            on_reveals(len(replays) * sum(len(sample.target) for sample in samples))
     except (ModelOutputError, ModelLoadError) as error:
         _log.warning("noise floor: not measured in %s: %s", name, one_line(error))
     except Exception as error:

@@ -321,7 +321,7 @@ class StateRecorder:
         new = np.ones(len(by), bool)
         new[1:] = (np.diff(rows["sample"]) != 0) | (np.diff(rows["order"]) != 0)
         before = (total - rows["count"])[new][np.cumsum(new) - 1]
-        kept = total - before <= limit
+        kept = (total - before <= limit) & (rows["count"] > 0)
         rows = {name: values[kept] for name, values in rows.items()}
         count, end = rows["count"], np.cumsum(rows["count"])
         place = np.repeat(first[kept] - end + count, count) + np.arange(int(count.sum()))

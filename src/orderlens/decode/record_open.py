@@ -129,8 +129,9 @@ class OpenCanvases:
                 return canvas.show(ids_NL, start, texts)
         raise UserInputError(
             f"the canvas {list(ids_NL.shape)} is not that of the recorded decode "
-            f"{list(self._open[-1].tokens_NL.shape)}: its prompt or its number of texts differs; hand over "
-            "prompt and generated tokens, as the network received them"
+            f"{list(self._open[-1].tokens_NL.shape)}: its prompt or its number of texts differs, or "
+            f"{self._mask_id} is not the id of the mask; hand over prompt and generated tokens, as the "
+            "network received them"
         )
 
     def close(self) -> None:

@@ -39,17 +39,18 @@ MAPPED = ("max-prob", "random", "forced-ar")
 
 def data(study: Study) -> dict[str, Any]:
     """Return entropy and its fall by order and distance, and maps of entropy by pass and place of block 0."""
-    from orderlens.analysis.table import NO_STATES, has_states
+    from orderlens.analysis.table import NO_STATES
     from orderlens.analysis.tables_assumptions import locality, shown_traces
     from orderlens.analysis.traces import first_block_entropy
 
-    if not has_states(study):
+    frame = shown_traces(study)
+    if not len(frame):
         raise UndefinedFigureError(NO_STATES)
     series: dict[str, list[dict[str, Any]]] = {}
     for row in locality(study)[0].rows:
         cells = {name: interval(row[name]) for name, _ in CURVES}
         series.setdefault(str(row["order"]), []).append({"distance": str(row["distance"]), **cells})
-    maps = first_block_entropy(study.run, shown_traces(study))
+    maps = first_block_entropy(study.run, frame)
     return {
         "series": [{"order": order, "points": points} for order, points in series.items()],
         "maps": [{"order": order, "entropy": maps[order].round(6).tolist()} for order in series],

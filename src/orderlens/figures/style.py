@@ -301,7 +301,9 @@ def raised(power: int) -> str:
 
 
 def power_of_ten(value: float, digits: int = 1) -> str:
-    """Return a number as ``1.8 × 10⁻³``."""
+    """Return a number as ``1.8 × 10⁻³``, and 0 as ``0``."""
+    if value == 0:
+        return "0"
     factor, _, power = f"{value:.{digits}e}".partition("e")
     return f"{factor} × 10{raised(int(power))}".replace("-", "−")
 

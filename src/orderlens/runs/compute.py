@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import TypeAlias
 
 import numpy as np
@@ -20,7 +19,7 @@ from orderlens.decode.census import STATES_AT_ONCE
 from orderlens.decode.chains import Watch
 from orderlens.decode.couplings import coupling_table
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.measure import PERTURBATIONS, circulation_table, noise_table
+from orderlens.decode.measure import circulation_table, noise_table, rescorings
 from orderlens.decode.passes import Columns, StateRecorder
 from orderlens.decode.score import score_batch
 from orderlens.decode.target_states import plan_canvases
@@ -124,11 +123,10 @@ def score_unit(spec: RunSpec, unit: Unit, model: Model, context: ComputeContext)
     orders = context.orders_of(spec, unit)
     limit = context.limit or _limit(spec, unit, model)
     recorder = StateRecorder() if spec.limit_states is not None else None
-    columns = score_batch(
-        model, unit.samples, orders, spec.anchor, context.on_reveals, limit, recorder=recorder
-    )
+    advance = _with_rescorings(spec, model, context.on_reveals)
+    columns = score_batch(model, unit.samples, orders, spec.anchor, advance, limit, recorder=recorder)
     labels = TraceLabels(unit.samples, orders, None, None)
-    measured = _measurements(spec, unit, model, orders, columns, limit)
+    measured = _measurements(spec, unit, model, orders, columns, limit, advance)
     return lambda: {
         "reveals": reveal_table(columns, labels, model, float_type(model)),
         "outputs": scored_outputs(model, labels),
@@ -146,23 +144,31 @@ def _kept_states(spec: RunSpec, recorder: StateRecorder | None, labels: TraceLab
 def measure_unit(spec: RunSpec, unit: Unit, model: Model, context: ComputeContext) -> BuildTables:
     """Measure circulation and noise floor of a batch without storing its traces."""
     orders = context.orders_of(spec, unit)
-    limit, advance = context.limit or _limit(spec, unit, model), _share_counter(spec, unit, context)
-    columns = score_batch(model, unit.samples, orders, spec.anchor, limit=limit)
-    advance()
+    limit = context.limit or _limit(spec, unit, model)
+    advance = _with_rescorings(spec, model, context.on_reveals)
+    columns = score_batch(model, unit.samples, orders, spec.anchor, advance, limit)
     measured = _measurements(spec, unit, model, orders, columns, limit, advance)
     return lambda: measured
 
 
-def _share_counter(spec: RunSpec, unit: Unit, context: ComputeContext) -> Callable[[], None]:
-    """Return a callback that reports one finished part of measuring as an equal share of the unit."""
-    parts, total, done = PERTURBATIONS + 2, planned_reveals(spec, unit), count(1)
+def _with_rescorings(
+    spec: RunSpec, model: Model, on_reveals: Callable[[int], None] | None
+) -> Callable[[int], None] | None:
+    """Return a callback that reports a token once it is scored as often as the noise floor needs."""
+    if on_reveals is None or not _measures_noise(spec):
+        return on_reveals
+    times, scored = 1 + rescorings(model), 0
 
-    def advance() -> None:
-        now = next(done)
-        if context.on_reveals is not None:
-            context.on_reveals(total * now // parts - total * (now - 1) // parts)
+    def advance(count: int) -> None:
+        nonlocal scored
+        before, scored = scored // times, scored + count
+        on_reveals(scored // times - before)
 
     return advance
+
+
+def _measures_noise(spec: RunSpec) -> bool:
+    return bool(spec.noise_floor) or spec.kind == "measure"
 
 
 def generate_unit(spec: RunSpec, unit: Unit, model: Model, context: ComputeContext) -> BuildTables:
@@ -214,8 +220,6 @@ def settings_of(spec: RunSpec, unit: Unit) -> GenerationSettings:
 
 def planned_reveals(spec: RunSpec, unit: Unit) -> int:
     """Return the maximum number of progress steps of a unit; canvases are rounded up to whole blocks."""
-    if spec.kind == "measure":
-        return sum(len(sample.target) for sample in unit.samples)
     if spec.kind == "census-texts":
         return len(unit.samples)
     if spec.kind == "census":
@@ -257,20 +261,19 @@ def _measurements(
     orders: Sequence[Policy],
     columns: Columns,
     limit: BatchLimit | None = None,
-    advance: Callable[[], None] = lambda: None,
+    on_reveals: Callable[[int], None] | None = None,
 ) -> Tables:
     tables: Tables = {}
     if spec.circulation is not None:
         tables["circulation"] = circulation_table(
             model, unit.samples, orders, columns, spec.circulation, anchor=spec.anchor
         )
-    advance()
     if spec.couplings is not None:
         tables["couplings"] = coupling_table(
             model, unit.samples, orders, columns, spec.couplings, anchor=spec.anchor, limit=limit
         )
-    if spec.noise_floor or spec.kind == "measure":
+    if _measures_noise(spec):
         tables["noise"] = noise_table(
-            model, unit.samples, orders, columns, anchor=spec.anchor, limit=limit, on_perturbation=advance
+            model, unit.samples, orders, columns, anchor=spec.anchor, limit=limit, on_reveals=on_reveals
         )
     return tables

@@ -255,7 +255,7 @@ def check_generation(
     if not heats or len(set(heats)) < len(heats):
         shown = [plain_temperature(value) for value in heats]
         raise UserInputError(
-            f"temperatures {shown} must be non-empty and distinct, schedules in the mean of their ends; "
-            "use one run for each"
+            f"temperatures {shown} must be non-empty and distinct; a schedule counts as the mean of its "
+            "ends; use one run for each"
         )
     return heats

@@ -127,12 +127,22 @@ def test_var_of_generated_text_covers_all_rows(count, said):
     assert ("The first 12 of 14 rows." in found.note) == (count > 12)
 
 
+def test_small_var_keeps_its_digits_and_names_the_temperature():
+    rows = tuple(
+        {"order": name, "content_var": Estimate(var)} for name, var in (("a", 0.0048), ("b", 0.0131))
+    )
+    tables = {"content": Table("content", "", ("order",), (Column("content_var", ""),), rows)}
+    found = questions(tables, [], at=" at T = 0")[1]
+    assert found.answer == "Var(log q) of generated text at T = 0 lies between 5 × 10⁻³ and 0.013 nats²."
+
+
 def test_several_tokens_per_pass_are_compared_with_one():
     rows = [
         {"order": "max-prob", "passes": 64.0, "n": 64.0, "mean": -0.5},
         {"order": "max-prob+top=4", "passes": 16.0, "n": 64.0, "mean": -0.9},
     ]
-    found = questions({}, [], policies=rows)[2]
+    found = questions({}, [], policies=rows, at=" at T = 0")[2]
+    assert found.note.startswith("On prompts that all policies decoded at T = 0.")
     assert found.title == "What do several tokens per pass cost?"
     assert found.answer == (
         "max-prob+top=4 needs 16 passes for 64 tokens; "

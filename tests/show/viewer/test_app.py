@@ -6,6 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from orderlens.show.viewer.app import HEADERS, _unfinished, make_app
+from orderlens.store.reader import join_runs
 from orderlens.testing import make_run, make_trace
 
 TOKEN = "a-token"
@@ -151,6 +152,17 @@ def test_the_plane_has_every_trace_and_the_medians_of_graded_ones(client):
     assert [row["sample_id"] for row in fewer["points"]] == ["b"]
     assert fewer["groups"] == found["groups"], "borders do not move with the filters"
     assert client.get("/api/plane?where=var").status_code == 400
+
+
+def test_an_ungraded_run_next_to_a_graded_one_is_on_the_plane(run, tmp_path):
+    other = make_run([make_trace("c", "max-prob", [-1.0, -2.0])]).save(tmp_path / "other")
+    both = make_app(join_runs([run, other]), TOKEN, frozenset({HOST}))
+    found = TestClient(both, base_url=f"http://{HOST}", headers={"X-OrderLens-Token": TOKEN}).get(
+        "/api/plane"
+    )
+    middles = {group["run"]: (group["mean"], group["var"]) for group in found.json()["groups"]}
+    assert set(middles) == {"run", "other"}
+    assert middles["other"] == pytest.approx((-1.5, 0.25))
 
 
 def test_the_plane_has_a_bounded_number_of_points(client, monkeypatch):

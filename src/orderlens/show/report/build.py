@@ -121,7 +121,8 @@ def first_screen(study: Study, tables: Sequence[Table], reading: Reading | None)
     coherence = None
     if "coherence" in named:
         coherence = next(iter(study.view("score").by_setup().values())).shared(measure_coherence)
-    return questions(named, findings, _lorenz(study), policies(study), coherence)
+    at = f" at T = {study.temperature:g}" if has_temperatures(study) else ""
+    return questions(named, findings, _lorenz(study), policies(study), coherence, at)
 
 
 def _lorenz(study: Study) -> Mapping[str, Any] | None:

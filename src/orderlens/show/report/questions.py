@@ -61,6 +61,7 @@ def questions(
     lorenz: Mapping[str, Any] | None = None,
     policies: Sequence[Mapping[str, Any]] = (),
     coherence: Coherence | None = None,
+    at: str = "",
 ) -> list[Question]:
     """Return the three questions.
 
@@ -70,12 +71,13 @@ def questions(
         lorenz: what the Lorenz figure shows.
         policies: passes, tokens (n) and mean log q by policy (order).
         coherence: how much log P depends on the order.
+        at: the temperature of the generated texts, such as ``at T = 0``, if the runs have others too.
     """
     found = {item.id: item for item in findings}
     graded = [item for item in findings if item.id == "lower-when-correct"]
-    last = _correctness(tables, graded) if graded else _parallel(policies)
+    last = _correctness(tables, graded) if graded else _parallel(policies, at)
     judged = [found[name] for name in ("chain-rule-per-text", "chain-rule") if name in found]
-    return [_likelihood(tables, coherence, judged), _path(tables, lorenz), last]
+    return [_likelihood(tables, coherence, judged), _path(tables, lorenz, at), last]
 
 
 def _likelihood(
@@ -152,12 +154,12 @@ def _these(n: int) -> str:
     return f"these {n} texts" if n > 1 else "this text"
 
 
-def _path(tables: Mapping[str, Table], lorenz: Mapping[str, Any] | None) -> Question:
+def _path(tables: Mapping[str, Table], lorenz: Mapping[str, Any] | None, at: str) -> Question:
     title = "How even is the certainty along the path?"
     plane = tables.get("fixed-sequence")
     rows = [] if plane is None else [row for row in plane.rows if _estimate(row["var"]).is_defined]
     if not rows:
-        return _decoded_path(tables, title)
+        return _decoded_path(tables, title, at)
     rows.sort(key=lambda row: _estimate(row["var"]).value)
     ends = rows[:1] if len(rows) == 1 else [rows[0], rows[-1]]
     names = [display_name(str(row["order"])) for row in ends]
@@ -175,7 +177,7 @@ def _path(tables: Mapping[str, Table], lorenz: Mapping[str, Any] | None) -> Ques
     return Question("path", title, answer, chart=_lorenz(lorenz), note=_lorenz_note(lorenz))
 
 
-def _decoded_path(tables: Mapping[str, Table], title: str) -> Question:
+def _decoded_path(tables: Mapping[str, Table], title: str, at: str) -> Question:
     """Return the answer for runs that hold generated text only."""
     content = tables.get("content") or tables.get("temperature")
     if content is None:
@@ -192,9 +194,8 @@ def _decoded_path(tables: Mapping[str, Table], title: str) -> Question:
     values = [dots[0].value for _, dots in rows]
     if not values:
         return Question("path", title, "Not measured: Var is undefined in every trace.")
-    found = (
-        f"lies between {min(values):.2f} and {max(values):.2f}" if len(rows) > 1 else f"is {values[0]:.2f}"
-    )
+    ends = [_small(value) if 0 < value < 0.1 else f"{value:.2f}" for value in (min(values), max(values))]
+    found = f"lies between {ends[0]} and {ends[1]}" if len(rows) > 1 else f"is {ends[0]}"
     chart = dot_card(
         "Var of log q: " + "; ".join(f"{label} {dots[0].value:.2f}" for label, dots in rows[:12]),
         _VAR,
@@ -203,7 +204,7 @@ def _decoded_path(tables: Mapping[str, Table], title: str) -> Question:
     note = "Bars: 95 % intervals over prompts." + (
         f" The first 12 of {len(rows)} rows." if len(rows) > 12 else ""
     )
-    return Question("path", title, f"Var(log q) of generated text {found} nats².", chart=chart, note=note)
+    return Question("path", title, f"Var(log q) of generated text{at} {found} nats².", chart=chart, note=note)
 
 
 def _lorenz(data: Mapping[str, Any] | None) -> LorenzCard | None:
@@ -257,7 +258,7 @@ def _over_tasks(outcomes: Sequence[Outcome]) -> tuple[str, Outcome]:
     return ("For some tasks." if SUPPORTED in outcomes else _SHORT[outcome]), outcome
 
 
-def _parallel(policies: Sequence[Mapping[str, Any]]) -> Question:
+def _parallel(policies: Sequence[Mapping[str, Any]], at: str) -> Question:
     parallel = [row for row in policies if row["passes"] < 0.999 * row["n"]]
     if not parallel:
         why = (
@@ -277,8 +278,8 @@ def _parallel(policies: Sequence[Mapping[str, Any]]) -> Question:
             "tokens per forward pass",
             rows[:12],
         ),
-        note="On prompts that all policies decoded. The texts differ, so log q says how certain each policy "
-        "was, not which text is better.",
+        note=f"On prompts that all policies decoded{at}. The texts differ, so log q says how certain each "
+        "policy was, not which text is better.",
     )
 
 

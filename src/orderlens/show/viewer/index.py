@@ -262,7 +262,7 @@ class Index:
         """Return the traces of a query on the plane of mean and Var, and the medians of each run and task.
 
         Both leave out EOS tokens. At most ``MOST_POINTS`` traces are returned, chosen by hash. Medians are
-        over all orders for every query; in a graded run over traces with a verdict.
+        over all orders for every query; in a graded run and task over traces with a verdict.
         """
         self.wait("whole")
         known = "isfinite(x) AND isfinite(y)"
@@ -272,11 +272,10 @@ class Index:
         shown = "* EXCLUDE (x, y) REPLACE (x AS mean, y AS var)"
         chosen = f"SELECT {shown} {fitting} ORDER BY hash(row), row LIMIT {MOST_POINTS}"
         points = [_row(row) for row in self._fetch("whole", chosen, values)]
-        graded = "AND correct IS NOT NULL" if self.is_graded else ""
+        middle = "coalesce(median({0}) FILTER (correct IS NOT NULL), median({0}))".format
         medians = self._fetch(
             "whole",
-            f"SELECT run, task, median(x), median(y) FROM ({PLANE}) WHERE {known} {graded} "
-            "GROUP BY run, task",
+            f"SELECT run, task, {middle('x')}, {middle('y')} FROM ({PLANE}) WHERE {known} GROUP BY run, task",
             [],
         )
         groups = [dict(zip(("run", "task", "mean", "var"), row, strict=True)) for row in medians]
