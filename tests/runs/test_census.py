@@ -16,6 +16,7 @@ import orderlens as ol
 from orderlens.analysis.census import Census
 from orderlens.cli.main import main
 from orderlens.errors import OrderLensError, RunError, UserInputError
+from orderlens.figures.census import LATTICE
 from orderlens.runs import run as running
 
 ORDERS = ["forced-ar", "random", "random:1", "max-prob", "max-prob+top=3", "oracle-max-q"]
@@ -151,6 +152,26 @@ def test_a_killed_census_resumes_and_keeps_its_rows(tmp_path: Path, monkeypatch:
         item.run.reveals().to_pandas().sort_values(by, ignore_index=True) for item in (census, whole)
     )
     assert found.equals(expected)
+
+
+def test_rules_come_in_the_order_in_which_they_were_named() -> None:
+    """Also in the lattice, which draws the first of them that reveals one token per step."""
+    census = taken(orders=["max-prob+top=3", "random:1", "max-prob", "forced-ar", "random"])
+    named = [(path.order, path.seed) for path in census.paths("t0")]
+    assert named == [
+        ("max-prob+top=3", None),
+        ("random", 1),
+        ("max-prob", None),
+        ("forced-ar", None),
+        ("random", 0),
+    ]
+    rules = census.rules().to_pandas()
+    assert rules["order"][: len(named)].tolist() == [order for order, _ in named]
+    assert [path["name"] for path in LATTICE.data(ol.Study(census.run))["paths"]] == [
+        "best",
+        "worst",
+        "random",
+    ]
 
 
 def test_short_texts_have_shorter_spans_only_on_request() -> None:

@@ -22,6 +22,7 @@ from orderlens.metrics.census_front import greatest_variance, least_variance
 from orderlens.metrics.path import SIGMAS, log_success_rows
 from orderlens.metrics.segments import FloatArray
 from orderlens.registry import suggest
+from orderlens.rules.policy import spec_of
 from orderlens.store.frame import Frame
 from orderlens.store.reader import Place, Run, open_run
 
@@ -167,6 +168,9 @@ class Census:
             log_q = steps["logq"].to_numpy(np.float64)
             seeded = None if pd.isna(seed) else int(seed)
             found.setdefault(key, []).append(RulePath(order, seeded, path, log_q))
+        place = {spec: index for index, spec in enumerate(self.run.spec["orders"])}
+        for paths in found.values():
+            paths.sort(key=lambda path: place.get(spec_of(path.order, path.seed), len(place)))
         return found
 
     def _span_row(self, key: str) -> dict[str, Any]:
