@@ -77,7 +77,7 @@ def test_the_answer_that_evaluate_decodes_left_to_right_is_among_those_of_all_or
 def test_the_given_text_of_a_template_is_visible_and_not_replaced(template: str, free: int) -> None:
     """Its first hole is followed: the text of the order left to right is that of ``generate``."""
     given: dict[str, Any] = {"model": MODEL, "samples": [ol.Sample("p", "", template=template)]}
-    with pytest.raises(OrderLensError, match=f"has {free} free positions, not 4; use --span {free}"):
+    with pytest.raises(OrderLensError, match=f"has {free} free positions, not 4; use `span` {free}"):
         ol.census(**given, span=4, generate=True)
     census = ol.census(**given, span=4, generate=True, allow_short=True)
     run = ol.generate(MODEL, given["samples"], orders=["forced-ar"])
@@ -91,9 +91,9 @@ def test_the_given_text_of_a_template_is_visible_and_not_replaced(template: str,
     ("options", "message"),
     [
         ({"task": "choice"}, "provides prompts to generate from"),
-        ({"max_states": 5}, "limits --generate; add it"),
+        ({"max_states": 5}, "limits `generate`; add it"),
         ({"generate": True, "span": 40}, "must be from 1 to 20"),
-        ({"generate": True, "orders": "max-prob"}, "--generate follows all orders"),
+        ({"generate": True, "orders": "max-prob"}, "`generate` follows all orders"),
         ({"generate": True, "span": 20, "block_size": 16}, "free positions, not 20"),
     ],
 )
