@@ -29,6 +29,17 @@ def test_shares_of_a_prompt_sum_to_one_and_the_run_reads_again(tmp_path: Path) -
     assert census.choices()[0] == {"policy": "random order", "n": 3, "correct": None}
 
 
+def test_each_kind_of_census_names_its_own_methods() -> None:
+    texts = ol.census(MODEL, PROMPTS[:1], span=3, generate=True, anchor="prompt")
+    for method in (texts.spans, texts.rules):
+        with pytest.raises(OrderLensError, match=r"from prompts; use texts\(\) and choices\(\)"):
+            method()
+    spans = ol.census(MODEL, [ol.Sample("t", "the cat ", "sat on the mat")], span=3)
+    for method in (spans.texts, spans.choices):
+        with pytest.raises(OrderLensError, match=r"fixed texts; use spans\(\), rules\(\) and table\(\)"):
+            method()
+
+
 def test_a_search_past_its_limit_is_not_finished() -> None:
     census = ol.census(MODEL, PROMPTS[:1], span=5, generate=True, anchor="prompt", max_states=3)
     (row,) = census.texts().to_arrow().to_pylist()
