@@ -252,6 +252,7 @@ def test_the_command_prints_where_rules_stand(tmp_path: Path, capsys: pytest.Cap
     assert main([*words, "--orders", "forced-ar,random:2"]) == 0
     shown = capsys.readouterr().out
     assert "above the mean order" in shown
+    assert "next: orderlens view" in shown
     assert "Var that no order exceeds" in shown
     assert main([*words, "--orders", "forced-ar,random:2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

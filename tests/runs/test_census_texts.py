@@ -52,7 +52,11 @@ def test_the_mean_of_no_finished_prompt_is_not_a_number(
 ) -> None:
     words = ["census", "--generate", "--model", MODEL, "--limit", "1", "--span", "4", "--max-states", "2"]
     assert main([*words, "--anchor", "prompt", "--out", str(tmp_path / "run")]) == 0
-    assert "0 of 1 prompts finished\nnot finished" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "0 of 1 prompts finished\nnot finished" in shown
+    assert "next: orderlens runs export" in shown
+    with pytest.raises(OrderLensError, match="no traces; 'orderlens runs export RUN --table census_texts"):
+        ol.Study.open(tmp_path / "run")
     assert main([*words, "--anchor", "prompt", "--out", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["texts_per_prompt"] is None
 
