@@ -210,7 +210,7 @@ def test_end_tokens_count_in_sums_only():
         (lambda: ol.generate("hmm", "b", "max-prob+best=2:var"), "at temperature 0 decodes 2 equal paths"),
         (
             lambda: ol.generate("hmm", "b", "random+best=2:var", states=True),
-            "leave out --states or this policy",
+            "leave out `states` or this policy",
         ),
     ],
 )

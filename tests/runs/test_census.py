@@ -16,6 +16,7 @@ import orderlens as ol
 from orderlens.analysis.census import Census
 from orderlens.cli.main import main
 from orderlens.errors import OrderLensError, RunError, UserInputError
+from orderlens.figures.census import LATTICE
 from orderlens.runs import run as running
 
 ORDERS = ["forced-ar", "random", "random:1", "max-prob", "max-prob+top=3", "oracle-max-q"]
@@ -153,6 +154,26 @@ def test_a_killed_census_resumes_and_keeps_its_rows(tmp_path: Path, monkeypatch:
     assert found.equals(expected)
 
 
+def test_rules_come_in_the_order_in_which_they_were_named() -> None:
+    """Also in the lattice, which draws the first of them that reveals one token per step."""
+    census = taken(orders=["max-prob+top=3", "random:1", "max-prob", "forced-ar", "random"])
+    named = [(path.order, path.seed) for path in census.paths("t0")]
+    assert named == [
+        ("max-prob+top=3", None),
+        ("random", 1),
+        ("max-prob", None),
+        ("forced-ar", None),
+        ("random", 0),
+    ]
+    rules = census.rules().to_pandas()
+    assert rules["order"][: len(named)].tolist() == [order for order, _ in named]
+    assert [path["name"] for path in LATTICE.data(ol.Study(census.run))["paths"]] == [
+        "best",
+        "worst",
+        "random",
+    ]
+
+
 def test_short_texts_have_shorter_spans_only_on_request() -> None:
     samples = [ol.Sample("long", [1, 2], [3, 4, 5, 6, 7]), ol.Sample("short", [1, 2], [3, 4])]
     with pytest.raises(UserInputError, match="'short': a span from 0 to 3 ends past its target of 2"):
@@ -172,16 +193,16 @@ def test_short_texts_have_shorter_spans_only_on_request() -> None:
         ({"positions": [-1, 3]}, "must be different offsets"),
         ({"positions": [3, 60]}, "from 3 to 60 ends past its target"),
         ({"positions": list(range(21))}, "must be from 1 to 20"),
-        ({"spans": 2, "start": 3}, "leave out --start"),
-        ({"positions": [1, 2], "start": 3}, "leave out --start"),
-        ({"positions": [1, 2], "generate": True}, "--generate starts after the prompt"),
-        ({"spans": 50}, "has room for 5 spans of 6 positions, not 50; use fewer --spans"),
+        ({"spans": 2, "start": 3}, "leave out `start`"),
+        ({"positions": [1, 2], "start": 3}, "leave out `start`"),
+        ({"positions": [1, 2], "generate": True}, "`generate` starts after the prompt"),
+        ({"spans": 50}, "has room for 5 spans of 6 positions, not 50; use fewer `spans`"),
         ({"samples": [replace(SAMPLES[0], task=task) for task in "ab"]}, "id 't0' occurs in two tasks"),
         ({"orders": "max-prob+edit=0.9"}, "a fixed text has no path"),
         ({"orders": "max-prb"}, "max-prob"),
         (
             {"span": 13},
-            r"3 spans of up to 13 positions: 24,573 states, 2\.6 MB stored, 9 MB .* minutes here; add --yes",
+            r"3 spans of up to 13 positions: 24,573 states, 2\.6 MB stored, 9 MB .* minutes here; add `yes`",
         ),
     ],
 )
@@ -231,6 +252,7 @@ def test_the_command_prints_where_rules_stand(tmp_path: Path, capsys: pytest.Cap
     assert main([*words, "--orders", "forced-ar,random:2"]) == 0
     shown = capsys.readouterr().out
     assert "above the mean order" in shown
+    assert "next: orderlens view" in shown
     assert "Var that no order exceeds" in shown
     assert main([*words, "--orders", "forced-ar,random:2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

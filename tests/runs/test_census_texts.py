@@ -29,6 +29,17 @@ def test_shares_of_a_prompt_sum_to_one_and_the_run_reads_again(tmp_path: Path) -
     assert census.choices()[0] == {"policy": "random order", "n": 3, "correct": None}
 
 
+def test_each_kind_of_census_names_its_own_methods() -> None:
+    texts = ol.census(MODEL, PROMPTS[:1], span=3, generate=True, anchor="prompt")
+    for method in (texts.spans, texts.rules):
+        with pytest.raises(OrderLensError, match=r"from prompts; use texts\(\) and choices\(\)"):
+            method()
+    spans = ol.census(MODEL, [ol.Sample("t", "the cat ", "sat on the mat")], span=3)
+    for method in (spans.texts, spans.choices):
+        with pytest.raises(OrderLensError, match=r"fixed texts; use spans\(\), rules\(\) and table\(\)"):
+            method()
+
+
 def test_a_search_past_its_limit_is_not_finished() -> None:
     census = ol.census(MODEL, PROMPTS[:1], span=5, generate=True, anchor="prompt", max_states=3)
     (row,) = census.texts().to_arrow().to_pylist()
@@ -41,7 +52,11 @@ def test_the_mean_of_no_finished_prompt_is_not_a_number(
 ) -> None:
     words = ["census", "--generate", "--model", MODEL, "--limit", "1", "--span", "4", "--max-states", "2"]
     assert main([*words, "--anchor", "prompt", "--out", str(tmp_path / "run")]) == 0
-    assert "0 of 1 prompts finished\nnot finished" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "0 of 1 prompts finished\nnot finished" in shown
+    assert "next: orderlens runs export" in shown
+    with pytest.raises(OrderLensError, match="no traces; 'orderlens runs export RUN --table census_texts"):
+        ol.Study.open(tmp_path / "run")
     assert main([*words, "--anchor", "prompt", "--out", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["texts_per_prompt"] is None
 
@@ -77,7 +92,7 @@ def test_the_answer_that_evaluate_decodes_left_to_right_is_among_those_of_all_or
 def test_the_given_text_of_a_template_is_visible_and_not_replaced(template: str, free: int) -> None:
     """Its first hole is followed: the text of the order left to right is that of ``generate``."""
     given: dict[str, Any] = {"model": MODEL, "samples": [ol.Sample("p", "", template=template)]}
-    with pytest.raises(OrderLensError, match=f"has {free} free positions, not 4; use --span {free}"):
+    with pytest.raises(OrderLensError, match=f"has {free} free positions, not 4; use `span` {free}"):
         ol.census(**given, span=4, generate=True)
     census = ol.census(**given, span=4, generate=True, allow_short=True)
     run = ol.generate(MODEL, given["samples"], orders=["forced-ar"])
@@ -91,9 +106,9 @@ def test_the_given_text_of_a_template_is_visible_and_not_replaced(template: str,
     ("options", "message"),
     [
         ({"task": "choice"}, "provides prompts to generate from"),
-        ({"max_states": 5}, "limits --generate; add it"),
+        ({"max_states": 5}, "limits `generate`; add it"),
         ({"generate": True, "span": 40}, "must be from 1 to 20"),
-        ({"generate": True, "orders": "max-prob"}, "--generate follows all orders"),
+        ({"generate": True, "orders": "max-prob"}, "`generate` follows all orders"),
         ({"generate": True, "span": 20, "block_size": 16}, "free positions, not 20"),
     ],
 )

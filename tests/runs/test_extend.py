@@ -113,7 +113,7 @@ def test_extending_nothing_starts_a_run(tmp_path: Path) -> None:
 def test_what_cannot_be_added_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     score(out, SAMPLES[:3], "forced-ar")
-    with pytest.raises(RunError, match=r"orders: the run has .* --extend"):
+    with pytest.raises(RunError, match=r"orders: the run has .* `extend`"):
         score(out, SAMPLES[:3], "random:1")
     with pytest.raises(RunError, match="give all its 3 samples again"):
         score(out, SAMPLES[1:], "forced-ar", extend=True)

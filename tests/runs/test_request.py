@@ -123,6 +123,17 @@ def test_a_function_takes_what_its_request_takes():
         order(cuont=3)
 
 
+def test_errors_of_a_function_name_arguments_not_options():
+    def run_order(request: Order) -> str:
+        """What was ordered."""
+        raise UserInputError("leave out --to-go; 'orderlens order --name' or --other does it")
+
+    with pytest.raises(
+        UserInputError, match="leave out `to_go`; 'orderlens order --name' or --other does it"
+    ):
+        verb(Order, run_order)(name="milk")
+
+
 def test_postponed_annotations_are_refused():
     with pytest.raises(TypeError, match="cannot postpone its annotations"):
         options(

@@ -63,5 +63,5 @@ def test_a_run_keeps_its_unit_size_unless_another_is_asked_for(
     again(batch_size=1)
     monkeypatch.setattr(running, "decode_unit", None)
     assert again().spec["batch_size"] == 1
-    with pytest.raises(RunError, match="batch_size: the run has 1, requested 2; leave out --batch-size"):
+    with pytest.raises(RunError, match="batch_size: the run has 1, requested 2; leave out `batch_size`"):
         again(batch_size=2)

@@ -22,6 +22,7 @@ from orderlens.metrics.census_front import greatest_variance, least_variance
 from orderlens.metrics.path import SIGMAS, log_success_rows
 from orderlens.metrics.segments import FloatArray
 from orderlens.registry import suggest
+from orderlens.rules.policy import spec_of
 from orderlens.store.frame import Frame
 from orderlens.store.reader import Place, Run, open_run
 
@@ -92,7 +93,7 @@ class Census:
 
         A prompt whose search reached its limit has one row without a text, ``finished`` False.
         """
-        return self.run.table("census_texts")
+        return self._table("census_texts")
 
     def choices(self) -> list[dict[str, Any]]:
         """Return the share of correct answers of policies that choose among all orders of each prompt.
@@ -123,6 +124,17 @@ class Census:
         """Text id and start of every span."""
         return [(row["text_id"], row["start"]) for row in self._stored.values()]
 
+    def _table(self, name: str) -> Frame:
+        """Return a table of the run, or say which methods its kind of census has."""
+        if name not in self.run.tables:
+            kind, methods = (
+                ("followed all orders from prompts", "texts() and choices()")
+                if name == "census"
+                else ("evaluated fixed texts", "spans(), rules() and table()")
+            )
+            raise RunError(f"this census {kind}; use {methods}")
+        return self.run.table(name)
+
     def _key(self, sample_id: str, start: int | None) -> str:
         """Return the trace id of a span; without a start the only one of the text, or the one at 0."""
         named = {row["start"]: key for key, row in self._stored.items() if sample_id in (row["text_id"], key)}
@@ -138,7 +150,7 @@ class Census:
     @cached_property
     def _stored(self) -> dict[str, dict[str, Any]]:
         """The rows of the table ``census`` by trace id, with log p as an array ``[2^size, size]``."""
-        table = self.run.table("census").to_arrow()
+        table = self._table("census").to_arrow()
         rows = table.drop_columns(["log_p"]).to_pylist()
         values = [table["log_p"][place].values.to_numpy() for place in range(len(rows))]
         return {
@@ -167,6 +179,9 @@ class Census:
             log_q = steps["logq"].to_numpy(np.float64)
             seeded = None if pd.isna(seed) else int(seed)
             found.setdefault(key, []).append(RulePath(order, seeded, path, log_q))
+        place = {spec: index for index, spec in enumerate(self.run.spec["orders"])}
+        for paths in found.values():
+            paths.sort(key=lambda path: place.get(spec_of(path.order, path.seed), len(place)))
         return found
 
     def _span_row(self, key: str) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def explain(error: Exception) -> tuple[str, int]:
     from orderlens.common.machine import is_out_of_memory
 
     if is_out_of_memory(error):
-        return "not enough memory; lower --batch-size, --limit or the lengths of texts", 1
+        return "not enough memory; lower --batch-size, --limit or the lengths of texts and spans", 1
     if isinstance(error, OverflowError):
         return f"a number is too large ({text})", 2
     if isinstance(error, UnicodeError):

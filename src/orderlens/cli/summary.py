@@ -184,6 +184,7 @@ def show_census(census: Census, *, out: str, as_json: bool) -> None:
     for line in describe(spec["data"]):
         stdout.print(line)
     stdout.print(f"run: {out}")
+    print_next(f"view {quote(out)}", f"report {quote(out)}")
 
 
 def show_texts_census(census: Census, *, out: str, as_json: bool) -> None:
@@ -207,6 +208,7 @@ def show_texts_census(census: Census, *, out: str, as_json: bool) -> None:
     if finished < prompts:
         stdout.print("not finished: the others have more states than --max-states; their texts are unknown")
     stdout.print(f"run: {out}")
+    print_next(f"runs export {quote(out)} --table census_texts --out texts.csv")
 
 
 TOO_LONG = "prompt too long"

@@ -93,9 +93,9 @@ def greatest_variance(census: SpanCensus) -> tuple[float, float]:
 
 
 def front(census: SpanCensus) -> list[OrderPath]:
-    """Return orders from the least Var to the largest log P that no mixture of both goals beats.
+    """Return orders from the least Var to the largest log P, of which each is best for a weight of the two.
 
-    These are the corners of the hull; orders inside it that also are on the front are not found.
+    Orders that are best for no weight are left out, also where no other order is better in both.
     """
     start, square = least_variance(census), census.flat**2
     weight = ROUNDING / (1 + census.size * square[np.isfinite(square)].max())
@@ -106,10 +106,19 @@ def front(census: SpanCensus) -> list[OrderPath]:
     _search(lambda mu: _corner(census, mu), corners, lambda *_: len(corners) >= MAX_FRONT)
     paths = [start, *(census.path(corner.order) for corner in corners)]
     found: list[OrderPath] = []
-    for path in sorted(paths, key=lambda path: (path.var, -path.log_p)):
-        if not found or path.log_p > found[-1].log_p + ROUNDING:
-            found.append(path)
+    for path in sorted(paths, key=lambda path: (round(path.var, 9), -path.log_p)):
+        if found and path.log_p <= found[-1].log_p + ROUNDING:
+            continue
+        while len(found) > 1 and _is_above_line(found[-2], found[-1], path):
+            found.pop()
+        found.append(path)
     return found
+
+
+def _is_above_line(left: OrderPath, middle: OrderPath, right: OrderPath) -> bool:
+    """Whether the Var of the middle one exceeds the line between the others."""
+    rise = (right.var - left.var) * (middle.log_p - left.log_p)
+    return (middle.var - left.var) * (right.log_p - left.log_p) > rise
 
 
 def _corner(census: SpanCensus, mu: float) -> Corner:

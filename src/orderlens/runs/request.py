@@ -9,14 +9,14 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
-from orderlens.errors import UserInputError
+from orderlens.errors import OrderLensError, UserInputError
 
 P = ParamSpec("P")
 Q = TypeVar("Q")
@@ -260,7 +260,10 @@ def _item_type(kind: Any) -> Any:
 
 
 def verb(kind: Callable[P, Q], work: Callable[[Q], R]) -> Callable[P, R]:
-    """Return the Python function of a verb: it builds a request from its arguments and calls ``work``."""
+    """Return the Python function of a verb: it builds a request from its arguments and calls ``work``.
+
+    Its errors name arguments where those of the command line name options.
+    """
     name = re.sub(r"^run_", "", work.__name__)
     signature = _signature(kind, work)
 
@@ -269,7 +272,14 @@ def verb(kind: Callable[P, Q], work: Callable[[Q], R]) -> Callable[P, R]:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{name}() {error}{_meant(kwargs, signature)}") from None
-        return work(kind(*args, **kwargs))
+        try:
+            return work(kind(*args, **kwargs))
+        except OrderLensError as error:
+            error.args = tuple(
+                _as_arguments(item, signature.parameters) if isinstance(item, str) else item
+                for item in error.args
+            )
+            raise
 
     call.__name__ = call.__qualname__ = name
     call.__module__, call.__doc__ = work.__module__, described(cast("type", kind), work)
@@ -299,7 +309,7 @@ def _plain(annotation: Any) -> Any:
 def described(kind: type, work: Callable[..., Any] | None = None) -> str:
     """Return the docstring of a verb: that of the request, a line per option, and the result of ``work``.
 
-    An option that a help text mentions appears as its argument: ``--limit-states`` is `limit_states`.
+    An option that a help text mentions appears as its argument.
     """
     about = inspect.getdoc(kind) or ""
     help_of = {
@@ -308,6 +318,15 @@ def described(kind: type, work: Callable[..., Any] | None = None) -> str:
     names = [name for name in inspect.signature(kind).parameters if name in help_of]
     lines = [f"    {name}: {getattr(help_of[name], 'help', help_of[name])}" for name in names]
     returns = inspect.getdoc(work) if work is not None else None
-    end = f"\n\nReturns:\n    {returns}" if returns else ""
-    arguments = re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", "\n".join(lines))
-    return f"{about}\n\nArgs:\n{arguments}{end}"
+    about += "\n\nArgs:\n" + _as_arguments("\n".join(lines), names)
+    return about + (f"\n\nReturns:\n    {returns}" if returns else "")
+
+
+def _as_arguments(text: str, names: Container[str]) -> str:
+    """Return a message with options as arguments: ``--limit-states`` is `limit_states`. Commands stay."""
+
+    def argument(found: re.Match[str]) -> str:
+        name = (found[1] or "").replace("-", "_")
+        return f"`{name}`" if name in names else found[0]
+
+    return re.sub(r"orderlens [^;,.()']*|--([a-z][a-z-]*)", argument, text)
