@@ -9,7 +9,8 @@ finished ones:
 
 Separate stages: prepare, train, score, census, compare. All run from the source tree with torch, pyarrow,
 pandas, scipy, tokenizers and safetensors. Blocks have 32 tokens; models that see the whole canvas are also
-decoded in one block. A GPU needs about 5 minutes. Intervals are over texts, not over training runs.
+decoded in one block. A GPU needs about 5 minutes; on a CPU choose smaller sizes and train with ``--fast``.
+Intervals are over texts, not over training runs.
 """
 
 from __future__ import annotations
