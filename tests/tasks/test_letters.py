@@ -99,6 +99,16 @@ def test_the_rules_differ_where_they_should() -> None:
     assert last_line_only(response) is None
     assert first_match(response) == "A"
     assert last_line_only("Answer: A\nAnswer: C\n\n") == "C"
+    for ending in ("The answer is C.", "Answer: (C)", "C"):  # the paper's pattern is "Answer: X"
+        assert (last_stated(ending), last_line_only(ending)) == ("C", None)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="ANSWERanswer: \n*bBcC(p", max_size=60))
+def test_last_line_only_is_the_same_pattern_in_the_last_line(response: str) -> None:
+    lines = [line for line in response.split("\n") if line.strip()]
+    hit = re.search(r"(?i)ANSWER\s*:\s*([A-P])", lines[-1]) if lines else None
+    assert last_line_only(response) == (hit.group(1) if hit else None)
 
 
 @settings(max_examples=200, deadline=None)
@@ -201,4 +211,3 @@ def test_more_statements(response: str, letter: str) -> None:
 )
 def test_denials_and_other_letters_are_no_statement(response: str) -> None:
     assert last_stated(response) is None
-    assert last_line_only(response) is None

@@ -13,7 +13,8 @@ Three rules read the letter that a response gives as its answer, from the most f
     after it is ignored. Without any statement, a last line that is nothing but a letter counts, and so does a
     one-line response that opens with ``X.`` or ``(X)``.
 ``last-line-only``
-    The same statements, but only in the last line that is not blank.
+    The paper's words, "OpenCompass-aligned 'Answer: X' extraction (regex on the last line)": the pattern of
+    ``first-match`` in the last line that is not blank.
 ``first-match``
     OpenCompass to the letter: the first match of ``(?i)ANSWER\s*:\s*([A-P])``, compared case by case, so a
     lower-case match is wrong.
@@ -92,9 +93,8 @@ def last_stated(response: str) -> str | None:
 
 
 def last_line_only(response: str) -> str | None:
-    """Rule ``last-line-only``: the letter stated in the last line that is not blank."""
-    line = _last_line(plain(response))
-    return _last_statement(line) or _bare_letter(line)
+    """Rule ``last-line-only``: OpenCompass's pattern in the last line that is not blank."""
+    return first_match(_last_line(response))
 
 
 def first_match(response: str) -> str | None:
