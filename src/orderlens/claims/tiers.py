@@ -94,7 +94,7 @@ def tiers(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
             for first, second in itertools.combinations(tier, 2)
         )
         claim = f"The structured orders are equally accurate (within {EQUAL_PP:g} pp)."
-        out.append(Finding("structured-equal", claim, checks, "Table 2", task))
+        out.append(Finding("structured-equal", claim, checks, "Appendix B", task))
     return out
 
 
