@@ -72,7 +72,7 @@ def test_the_estimate_counts_the_items_of_the_data_and_whole_blocks(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--temperatures", "1"], "is not an option of study downstream"),
+        (["--temperatures", "0.5,1"], "--temperatures '0.5,1.0' is not an option of study downstream"),
         (["--source", "cmath=x.jsonl"], "unknown task of this study 'cmath'"),
         (["--evaluator", "tiny-ar"], "is not an option of study downstream"),
         (["--max-new-tokens", "0"], "max_new_tokens=0 must be between 1 and 16384"),

@@ -67,9 +67,11 @@ class Replicate(Machine):
         super().__post_init__()
         of_texts, of_tasks = ("data", "temperatures", "evaluator", "split"), ("max_new_tokens", "sources")
         for name in of_texts if self.study == "downstream" else of_tasks:
-            if getattr(self, name) != getattr(Replicate, name):
+            given = getattr(self, name)
+            if given != getattr(Replicate, name):
                 why = f"is not an option of study {self.study}; leave it out or choose the other study"
-                raise BadValueError(name, getattr(self, name), why)
+                shown = given if isinstance(given, str | int) else ",".join(map(str, given))
+                raise BadValueError(name, shown, why)
 
     def plan(self) -> "Plan":
         """Return the plan of the folder."""
