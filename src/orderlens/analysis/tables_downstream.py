@@ -132,7 +132,7 @@ _WITHIN = (
     Column("partial_rho", "ρ(Var | mean, n)"),
     Column("rho_mean", "ρ(mean)"),
     Column("rho_min", "ρ(min)"),
-    Column("rho_n", "ρ(length)"),
+    Column("rho_length", "ρ(length)"),
     Column("n_undefined", "undefined"),
 )
 
