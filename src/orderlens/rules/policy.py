@@ -214,6 +214,14 @@ class Policy:
                 "use a temperature > 0, or an order with a seed such as random"
             )
 
+    def refuse_to_keep_states(self) -> None:
+        """Refuse a policy whose states in every pass are not those of one path."""
+        if self.search is not None:
+            raise UserInputError(
+                f"policy '{self.spec}' decodes several paths per text, and states are recorded for one; "
+                "leave out --states or this policy"
+            )
+
     def paths(self, temperature: float) -> list[tuple[Policy, str]]:
         """Return the policy of each path of the search rule, and the key of its random numbers.
 

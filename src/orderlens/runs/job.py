@@ -171,17 +171,19 @@ def make_job(
         more: further fields of the spec.
 
     Raises:
-        UserInputError: a sample is longer than the model's context, or a search rule has equal paths.
+        UserInputError: a sample is longer than the model's context, or a search rule has equal paths or no states.
     """
+    if isinstance(options, Decoding):
+        more["limit_states"] = options.stored_states
     for policy in orders:
+        if more.get("limit_states") is not None:
+            policy.refuse_to_keep_states()
         for heat in more.get("temperatures") or ():
             policy.refuse_equal_paths(heat)
     if unit_size is None or options.batch_size is not None:
         unit_size, unit_orders = _unit_shape(model, orders, samples, options, more)
     else:
         unit_orders = None
-    if isinstance(options, Decoding):
-        more["limit_states"] = options.stored_states
     spec = RunSpec(
         kind,
         describe_model(model),
