@@ -97,3 +97,11 @@ def test_other_files_are_refused(tmp_path):
         path.write_text(text)
         with pytest.raises(UserInputError, match=r"not the JSON of the table losses|must hold one order"):
             parse_policy(f"random+schedule=4:{path}")
+
+
+def test_a_file_of_two_orders_is_refused_with_their_names(tmp_path):
+    rows = [{"order": name, "revealed": "0", "loss": {"value": 1.0}} for name in ("random", "forced-ar")]
+    path = tmp_path / "two.json"
+    path.write_text(json.dumps({"tables": [{"table": "losses", "rows": rows}]}))
+    with pytest.raises(UserInputError, match=r"holds forced-ar, random; .* from a run of one order"):
+        parse_policy(f"random+schedule=4:{path}")

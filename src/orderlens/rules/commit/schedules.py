@@ -288,7 +288,10 @@ def read_losses(path: str) -> tuple[float, ...]:
             "'orderlens analyze RUN --table losses --format json --out FILE'"
         ) from error
     if len(orders) != 1 or sorted(values) != list(range(len(values))):
-        raise UserInputError(f"{where} must hold one order and every number of revealed positions from 0 on")
+        raise UserInputError(
+            f"{where} holds {', '.join(sorted(orders)) or 'no order'}; it must hold one order and every number "
+            "of revealed positions from 0 on; write it from a run of one order, such as random"
+        )
     return tuple(values[place] for place in range(len(values)))
 
 
