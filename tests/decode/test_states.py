@@ -183,8 +183,8 @@ def test_states_of_generated_texts_are_shown_next_to_scores_without_states(tmp_p
 
 
 def test_states_of_several_paths_are_refused_before_a_folder_is_made(tmp_path):
-    with pytest.raises(UserInputError, match="random:0\\+best=2:mean.*leave out `states`"):
-        orders = ["max-prob", "random+best=2:mean"]
+    orders = ["max-prob", "random+best=2:mean"]
+    with pytest.raises(UserInputError, match=r"random:0\+best=2:mean.*leave out `states`"):
         ol.generate(MODEL, SAMPLES, orders, max_new_tokens=14, states=True, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

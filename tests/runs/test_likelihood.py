@@ -101,5 +101,6 @@ def test_averages_of_a_method_over_its_texts():
     assert (found["method"], found["n"], found["n_draws"]) == ("elbo", 3, 8)
     assert found["log_prob"] == pytest.approx(rows["log_prob"].mean())
     assert rows["n_bytes"].nunique() > 1
-    assert found["bits_per_byte"] == pytest.approx(-rows["log_prob"].sum() / np.log(2) / rows["n_bytes"].sum())
+    bits = -rows["log_prob"].sum() / np.log(2)
+    assert found["bits_per_byte"] == pytest.approx(bits / rows["n_bytes"].sum())
     assert found["std_error"] == pytest.approx(np.sqrt((rows["std_error"] ** 2).sum()) / 3)

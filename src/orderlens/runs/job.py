@@ -171,7 +171,8 @@ def make_job(
         more: further fields of the spec.
 
     Raises:
-        UserInputError: a sample is longer than the model's context, or a search rule has equal paths or no states.
+        UserInputError: a sample is longer than the model's context, or a search rule has equal paths or is to
+            keep states.
     """
     if isinstance(options, Decoding):
         more["limit_states"] = options.stored_states

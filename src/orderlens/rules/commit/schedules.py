@@ -289,8 +289,8 @@ def read_losses(path: str) -> tuple[float, ...]:
         ) from error
     if len(orders) != 1 or sorted(values) != list(range(len(values))):
         raise UserInputError(
-            f"{where} holds {', '.join(sorted(orders)) or 'no order'}; it must hold one order and every number "
-            "of revealed positions from 0 on; write it from a run of one order, such as random"
+            f"{where} holds {', '.join(sorted(orders)) or 'no order'}; it must hold one order and every "
+            "number of revealed positions from 0 on; write it from a run of one order, such as random"
         )
     return tuple(values[place] for place in range(len(values)))
 
