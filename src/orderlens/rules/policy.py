@@ -97,6 +97,11 @@ class Policy:
         """The canonical text that parses to this policy again."""
         return spec_of(self.label, self.seed)
 
+    @property
+    def files(self) -> dict[str, str]:
+        """Digest of what the rules read from each file."""
+        return {**self.order.files, **self.commit.files}
+
     def _check_revise(self) -> None:
         """Refuse another order or a commit rule next to a revise rule that chooses positions itself."""
         if (rule := self.revise) is None or rule.order_id is None:

@@ -147,6 +147,11 @@ def generate_job(
     )
 
 
+def files_of(orders: Sequence[Policy]) -> dict[str, str] | None:
+    """Return the digest of what the policies read from each file; None if they read none."""
+    return {path: digest for order in orders for path, digest in order.files.items()} or None
+
+
 def make_job(
     kind: str,
     model: Model,
@@ -195,6 +200,7 @@ def make_job(
         batch_size=unit_size,
         unit_orders=unit_orders,
         likelihood=likelihoods(orders),
+        files=files_of(orders),
         **more,
     )
     job = Job(spec, samples, model, orders, extras, options.batch_size is None)

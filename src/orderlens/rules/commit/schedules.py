@@ -9,7 +9,7 @@ for a given number of passes (ARDM's dynamic programme). Its losses come from a 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -20,7 +20,16 @@ from typing import Any, Self
 import numpy as np
 
 from orderlens.errors import UserInputError, one_line
-from orderlens.rules.protocol import Commit, CommitView, Schedule, parse_whole, plain, real, whole
+from orderlens.rules.protocol import (
+    Commit,
+    CommitView,
+    Schedule,
+    numbers_digest,
+    parse_whole,
+    plain,
+    real,
+    whole,
+)
 from orderlens.rules.stats import BoolArray, FloatArray, IntArray
 
 
@@ -231,6 +240,10 @@ class LearntSchedule(Schedule):
     @property
     def spec(self) -> str:
         return f"{self.id}={self.k}:{self.file}"
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        return {self.file: numbers_digest(self.losses)}
 
     def passes(self, n_positions: int) -> IntArray:
         sizes = np.array(best_sizes(at_size(self.losses, n_positions), self.k), np.int64)
