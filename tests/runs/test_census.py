@@ -265,6 +265,20 @@ def test_the_command_prints_where_rules_stand(tmp_path: Path, capsys: pytest.Cap
     assert "'x'" in capsys.readouterr().err
 
 
+def test_circulation_by_group_is_the_mean_over_all_its_squares() -> None:
+    census = taken(samples=SAMPLES[:1], span=5)
+    table, groups = census.table("t0"), dict[str, list[float]]()
+    for (i, j), shown in itertools.product(itertools.combinations(range(5), 2), range(32)):
+        if not (shown >> i | shown >> j) & 1:
+            gamma = table[shown, i] + table[shown | 1 << i, j] - table[shown, j] - table[shown | 1 << j, i]
+            for group in (f"distance {j - i}", f"revealed {shown.bit_count()}"):
+                groups.setdefault(group, []).append(abs(gamma))
+    rows = ol.Study(census.run).tables(["census"])[2].rows
+    assert len(rows) == len(groups)
+    for row in rows:
+        assert row["value"].value == pytest.approx(np.mean(groups[row["group"]]), abs=1e-9)
+
+
 def test_chosen_positions_need_not_be_adjacent(tmp_path: Path) -> None:
     census = taken(positions=[9, 2, 4], out=tmp_path / "run")
     spans = census.spans().to_pandas()
@@ -275,6 +289,8 @@ def test_chosen_positions_need_not_be_adjacent(tmp_path: Path) -> None:
     assert rules.loc[("t1", "forced-ar"), "log_p"] == pytest.approx(
         table[0, 0] + table[1, 1] + table[3, 2], abs=1e-9
     )
+    rows = ol.Study(census.run).tables(["census"])[2].rows
+    assert [row["group"] for row in rows[:3]] == ["distance 2", "distance 5", "distance 7"]
     run = ol.open_run(tmp_path / "run")
     first = run.reveals().to_pandas().query("sample_id == 't1' and order == 'forced-ar'")["position"]
     assert (first - first.min()).tolist() == [0, 2, 7]

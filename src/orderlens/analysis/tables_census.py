@@ -47,7 +47,7 @@ def census_frames(study: Study) -> CensusFrames:
             census = Census(run)
             spans.append(_more_per_span(census).assign(run=name))
             rules.append(census.rules().to_pandas().assign(run=name))
-            squares.append(_squares(census).assign(run=name))
+            squares.append(_squares(census, spans[-1]).assign(run=name))
     keys = ["run", "sample_id", "start"]
     joined = pd.concat(spans, ignore_index=True)
     joined["text"] = pd.factorize(joined["run"] + "\0" + joined["sample_id"])[0]
@@ -85,14 +85,16 @@ def _more_per_span(census: Census) -> pd.DataFrame:
     return frame
 
 
-def _squares(census: Census) -> pd.DataFrame:
-    """Return mean |Γ| by span, distance and number of revealed positions."""
+def _squares(census: Census, spans: pd.DataFrame) -> pd.DataFrame:
+    """Return number and sum of |Γ| by span, distance and number of revealed positions."""
     rows = []
-    for text, start in census.places:
-        count, mean = census.span(text, start).circulations()
+    names = ["sample_id", "start", "positions"]
+    for text, start, positions in spans[names].itertuples(index=False):
+        count, mean = census.span(text, start).circulations(positions)
         for distance, revealed in np.argwhere(count > 0):
-            rows.append((text, start, distance + 1, revealed, mean[distance, revealed]))
-    return pd.DataFrame(rows, columns=["sample_id", "start", "distance", "revealed", "gamma"])
+            number = count[distance, revealed]
+            rows.append((text, start, distance + 1, revealed, number, number * mean[distance, revealed]))
+    return pd.DataFrame(rows, columns=["sample_id", "start", "distance", "revealed", "squares", "total"])
 
 
 _RULES = (
@@ -187,13 +189,11 @@ def _circulation_table(study: Study) -> Table:
     rows: list[dict[str, Cell]] = []
     for name in ("distance", "revealed"):
         for value in sorted(frame[name].unique()):
-            part = (
-                frame[frame[name] == value]
-                .groupby(["run", "sample_id", "start", "text"], as_index=False)["gamma"]
-                .mean()
-            )
-            (cell,) = _estimates(study, part, ["gamma"])
-            rows.append({"group": f"{name} {value}", "n_spans": len(part), "value": cell})
+            part = frame[frame[name] == value].groupby(["run", "sample_id", "start", "text"], as_index=False)
+            found = part[["squares", "total"]].sum()
+            found["gamma"] = found["total"] / found["squares"]
+            (cell,) = _estimates(study, found, ["gamma"])
+            rows.append({"group": f"{name} {value}", "n_spans": len(found), "value": cell})
     notes = (
         "Γ = log p(i|R) + log p(j|R, i) − log p(j|R) − log p(i|R, j), for every R and pair of the span.",
     )
