@@ -219,6 +219,27 @@ def test_a_large_span_starts_when_confirmed(caplog: pytest.LogCaptureFixture) ->
     assert rules["share_worse"].tolist() == [0.0]
 
 
+def test_the_time_of_a_large_census_is_that_of_its_largest_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = list[int]()
+
+    def evaluated(model: Any, spans: Any, *more: Any, **options: Any) -> None:
+        timed.extend(span.size for span in spans)
+
+    monkeypatch.setattr("orderlens.runs.census.evaluate_spans", evaluated)
+    texts = [ol.Sample("short", [1, 2], [3, 4]), SAMPLES[0]]
+    with pytest.raises(UserInputError, match="up to 13 positions: 8,194 states"):
+        ol.census("hmm", texts, span=13, allow_short=True)
+    assert set(timed) == {13}
+
+
+def test_a_unit_of_a_fast_model_holds_few_large_spans(tmp_path: Path) -> None:
+    texts = [ol.Sample(f"t{i}", [1, 2], [3, 4] * 6) for i in range(20)]
+    census = ol.census("hmm", texts, span=12, out=tmp_path / "run")
+    held = [len(json.loads(path.read_text())["samples"]) for path in (tmp_path / "run/units").iterdir()]
+    assert sorted(held) == [4, 16]
+    assert len(census.places) == 20
+
+
 def test_a_mask_token_in_the_text_is_refused() -> None:
     mask = ol.load_model("hmm").mask_id
     with pytest.raises(OrderLensError, match="mask"):
