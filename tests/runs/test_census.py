@@ -14,6 +14,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis.census import Census
+from orderlens.analysis.tables_census import census_frames
 from orderlens.cli.main import main
 from orderlens.errors import OrderLensError, RunError, UserInputError
 from orderlens.figures.census import LATTICE
@@ -251,6 +252,23 @@ def test_censuses_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
         taken(span=3, out=tmp_path / name)
     with pytest.raises(RunError, match="reads one run, not a, b; open one of them"):
         Census.open(tmp_path)
+
+
+def test_runs_that_share_spans_or_texts_do_not_count_them_twice(tmp_path: Path) -> None:
+    for name, options in {
+        "one": {},
+        "copy": {"orders": ["forced-ar", "entropy"]},
+        "later": {"start": 6},
+    }.items():
+        taken(out=tmp_path / name, **{"span": 3, "orders": ["forced-ar"], **options})
+    alone = census_frames(ol.Study.open(tmp_path / "one"))
+    both = census_frames(ol.Study.open([tmp_path / "one", tmp_path / "copy"]))
+    assert both.spans["log_p_best"].tolist() == alone.spans["log_p_best"].tolist()
+    assert len(both.circulation) == len(alone.circulation)
+    assert both.rules.groupby("order").size().to_dict() == {"forced-ar": 3, "entropy": 3}
+    more = census_frames(ol.Study.open([tmp_path / "one", tmp_path / "later"]))
+    assert len(more.spans) == 6
+    assert more.rules["text"].nunique() == 3
 
 
 def test_a_run_without_a_census_says_so() -> None:
