@@ -120,6 +120,11 @@ class Census:
         return self._paths.get(self._key(sample_id, start), [])
 
     @property
+    def ids(self) -> list[str]:
+        """Sample id of the traces of every span."""
+        return list(self._stored)
+
+    @property
     def places(self) -> list[tuple[str, int]]:
         """Text id and start of every span."""
         return [(row["text_id"], row["start"]) for row in self._stored.values()]
