@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from matplotlib.text import Text
 
 from orderlens.figures.catalogue import FIGURES
+from orderlens.figures.style import look
 from orderlens.rules.cards import display_name, is_target_aware
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "figures"
@@ -183,6 +185,17 @@ def test_the_plane_has_each_order_at_its_mean_and_var_with_both_arms():
         assert panel.get_ylim() == (len(expected) - 0.5, -0.5), "the first order is on top"
     names = [label.get_text() for label in gini.get_yticklabels()]
     assert names == [display_name(item["order"]) for item in data["points"]]
+
+
+def test_numbers_below_the_plane_do_not_touch():
+    data, _ = drawn("fixed-sequence")
+    mean = {"value": -4.489, "low": -4.569, "high": -4.409}
+    points = [item | {"mean": item["mean"] | mean} for item in data["points"]]
+    with look():
+        figure = FIGURES.get("fixed-sequence").draw(data | {"points": points, "random_seeds": []})
+        figure.draw_without_rendering()
+        boxes = [tick.label1.get_window_extent() for tick in figure.axes[0].xaxis.get_major_ticks()]
+    assert all(b.x0 - a.x1 > 4 for a, b in pairwise(boxes))
 
 
 @pytest.mark.parametrize("name", ["fixed-sequence", "coherence"])

@@ -120,6 +120,7 @@ def _plane(panel: Axes, data: Mapping[str, Any]) -> None:
     panel.set_xlabel("mean log q of the target (nats per token)")
     panel.set_ylabel("Var(log q) (nats²)")
     panel.margins(0.08)
+    panel.locator_params(axis="x", nbins=6)  # more labels of four digits would touch
 
 
 def _note(data: Mapping[str, Any]) -> str:
