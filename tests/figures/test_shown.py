@@ -245,6 +245,17 @@ def test_gaps_lie_on_rows_beside_a_band_of_twice_the_floor():
     assert names == [display_name(item["order"]) for item in data["gaps"]]
 
 
+def test_gaps_near_zero_name_their_power_of_ten_in_the_label():
+    data, _ = drawn("coherence")
+    gaps = [item | {"gap": {"value": 9e-16, "low": 0.0, "high": 1.8e-15}} for item in data["gaps"]]
+    with look():
+        panel = FIGURES.get("coherence").draw(data | {"gaps": gaps, "noise_floor": 0.0}).axes[0]
+        panel.figure.draw_without_rendering()
+    assert panel.get_xlabel() == "Δ mean log q to forced-ar (10⁻¹⁵ nats/token)"
+    assert "1.5" in [tick.get_text() for tick in panel.get_xticklabels()]
+    assert not panel.xaxis.get_offset_text().get_text()
+
+
 def test_circulation_is_drawn_by_distance_and_by_mask_ratio_on_one_scale():
     data, figure = drawn("coherence")
     for panel, kind in zip(figure.axes[1:], ("distance", "mask ratio"), strict=True):
