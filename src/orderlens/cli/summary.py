@@ -217,7 +217,7 @@ def show_texts_census(census: Census, *, out: str, as_json: bool) -> None:
     mean = f"; {each:.2f} texts per prompt" if each is not None else ""
     stdout.print(f"{finished} of {prompts} prompts finished{mean}")
     if finished < prompts:
-        stdout.print("not finished: the others have more states than --max-states; their texts are unknown")
+        stdout.print(f"not finished: {prompts - finished} with too many states; raise --max-states")
     stdout.print(f"run: {out}")
     print_next(f"runs export {quote(out)} --table census_texts --out texts.csv")
 
