@@ -37,6 +37,15 @@ def test_content_statistics_stand_in_the_correctness_tables(graded, builders):
     assert not np.isclose(match["var"], row["var"]).any()
 
 
+def test_length_and_mean_are_cross_validated_alone(graded, builders):
+    held_out = Study(graded, builders.QUICK).tables(["controls"])[3]
+    rows = {row["predictor"]: row for row in held_out.rows if row["order"] == "forced-ar"}
+    for name in ("mean", "n"):
+        assert np.isfinite(rows[name]["alone"].value)
+        assert rows[name]["added"] is rows[name]["gain"] is None, "both models hold them"
+    assert np.isfinite(rows["var"]["gain"].value)
+
+
 def test_single_instructions_have_a_column_where_a_task_has_them(graded, builders):
     assert "instruction_strict" not in {c.name for c in builders.table(graded, "downstream").columns}
     followed = {"a": [True, False, True], "b": [False], "c": None}

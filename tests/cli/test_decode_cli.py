@@ -185,7 +185,7 @@ def test_bad_input_is_one_line_and_exit_2(capsys, data, tmp_path, extra, message
     ("arguments", "message"),
     [
         (["--temperature", "-1"], "temperature=-1.0 must be a finite number"),
-        (["--max-new-tokens", "20000"], "between 1 and 16384"),
+        (["--max-new-tokens", "20000"], "--max-new-tokens 20000 must be at most 16384"),
         (["--orders", "oracle-max-q"], "needs the target and cannot generate"),
     ],
 )
@@ -193,6 +193,12 @@ def test_bad_generation_is_refused(capsys, data, tmp_path, arguments, message):
     code, _, err = run(capsys, "generate", "--model", "hmm", "--data", data, "-o", tmp_path / "r", *arguments)
     assert code == 2
     assert message in err
+
+
+def test_doctor_refuses_an_unknown_model_as_score_does(capsys):
+    code, _, err = run(capsys, "doctor", "--model", "tinny")
+    assert code == 2
+    assert "unknown model 'tinny'; did you mean 'tiny'? --model takes tiny, smol, hmm, hf:ORG/NAME or" in err
 
 
 def test_another_spec_in_the_folder_exits_2(capsys, data, tmp_path):

@@ -9,6 +9,7 @@ import orderlens as ol
 from orderlens.analysis.table import NO_STATES
 from orderlens.analysis.traces import iter_states, trace_statistics
 from orderlens.claims.catalogue import read
+from orderlens.errors import UserInputError
 from orderlens.figures.catalogue import draw_figures
 from orderlens.store.schema import ENTROPY_UNITS, TOP_UNITS
 
@@ -179,3 +180,17 @@ def test_states_of_generated_texts_are_shown_next_to_scores_without_states(tmp_p
     assert [claim.id for claim in claims] == ["neighbours-learn-most", "neighbours-are-surest"]
     (absent,) = draw_figures(ol.Study.open(tmp_path / "score"), tmp_path, ["locality"], ["png"])
     assert absent.why == NO_STATES
+
+
+def test_states_of_several_paths_are_refused_before_a_folder_is_made(tmp_path):
+    orders = ["max-prob", "random+best=2:mean"]
+    with pytest.raises(UserInputError, match=r"random:0\+best=2:mean.*leave out `states`"):
+        ol.generate(MODEL, SAMPLES, orders, max_new_tokens=14, states=True, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_undefined_state_statistics_say_why():
+    found = ol.Study(ol.score(MODEL, SAMPLES, ["max-prob+top=3"], states=True, limit_states=20))
+    distances, passes = found.tables(["locality"])
+    assert {row["fall"].why for row in distances.rows} == {"3 without such a position or pass"}
+    assert passes.rows[0]["denoising_entropy"].why == "3 cut by --limit-states"

@@ -9,7 +9,8 @@ import orderlens as ol
 from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.runs.likelihood import averages
 
-NAMES = ["sample_id", "method", "log_prob", "std_error", "n_draws", "nats_per_token", "bits_per_byte"]
+NAMES = ["sample_id", "method", "log_prob", "std_error", "n_draws"]
+NAMES += ["nats_per_token", "n_bytes", "bits_per_byte"]
 
 
 def texts(model, n=4, prompt=5, target=21):
@@ -92,10 +93,14 @@ def test_averages_of_a_method_over_its_texts():
         default
         == ol.likelihood(model, texts(model, 1), method="elbo", draws=8, seed=0).to_pandas()["log_prob"][0]
     )
-    table = ol.likelihood(model, texts(model, 3), method="elbo", draws=8)
+    several = [*texts(model, 2), *texts(model, 1, target=4)]
+    several = [ol.Sample(str(i), sample.prompt, sample.target) for i, sample in enumerate(several)]
+    table = ol.likelihood(model, several, method="elbo", draws=8)
     rows = table.to_pandas()
     (found,) = averages([table])
     assert (found["method"], found["n"], found["n_draws"]) == ("elbo", 3, 8)
     assert found["log_prob"] == pytest.approx(rows["log_prob"].mean())
-    assert found["bits_per_byte"] == pytest.approx(rows["bits_per_byte"].mean())
+    assert rows["n_bytes"].nunique() > 1
+    bits = -rows["log_prob"].sum() / np.log(2)
+    assert found["bits_per_byte"] == pytest.approx(bits / rows["n_bytes"].sum())
     assert found["std_error"] == pytest.approx(np.sqrt((rows["std_error"] ** 2).sum()) / 3)

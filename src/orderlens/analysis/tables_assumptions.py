@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -231,6 +231,17 @@ def shown_traces(study: Study) -> pd.DataFrame:
     return scored if len(scored) else study.decoded.join(study.states, how="inner")
 
 
+def state_means(study: Study, part: pd.DataFrame, columns: Sequence[str]) -> list[Estimate]:
+    """Return the mean of each statistic of the kept states; a trace may lack a distance or a quarter."""
+    reasons = {"denoising_entropy": "cut by --limit-states"}
+    return [
+        replace(cell, why=f"{cell.n_undefined} {reasons.get(name, 'without such a position or pass')}")
+        if cell.n_undefined
+        else cell
+        for cell, name in zip(study.estimates(part, columns), columns, strict=True)
+    ]
+
+
 @table("entropy and top probability by distance to the revealed text (--states)", suits=has_states)
 def locality(study: Study) -> list[Table]:
     """Return states by distance, and the mean entropy of the masked positions over the passes."""
@@ -245,12 +256,12 @@ def locality(study: Study) -> list[Table]:
         part = frame[frame["order"] == order]
         for d, group in enumerate(GROUPS):
             names = ("entropy", "top", "fall")
-            cells = dict(zip(names, study.estimates(part, [f"{name}_{d}" for name in names]), strict=True))
+            cells = dict(zip(names, state_means(study, part, [f"{name}_{d}" for name in names]), strict=True))
             counts = {"n": int(part[f"n_entropy_{d}"].sum()), "n_falls": int(part[f"n_fall_{d}"].sum())}
             if counts["n"]:
                 distances.append({"order": order, "distance": group, **counts, **cells})
         columns = [column.name for column in _PASSES[1:]]
-        row = zip(columns, study.estimates(part, columns), strict=True)
+        row = zip(columns, state_means(study, part, columns), strict=True)
         passes.append({"order": order, "n": len(part), **dict(row)})
     cut = int(frame["is_cut"].sum())
     notes = [

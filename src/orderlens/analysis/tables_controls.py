@@ -286,11 +286,13 @@ def _held_out_table(study: Study) -> Table:
     )
     rows: list[dict[str, Cell]] = []
     for cell in pooled_cells(study.graded, study.options.resampling):
-        for name in (name for name in DIRECTIONS if name not in ("mean", "n") and name in cell.rows):
+        for name in (name for name in DIRECTIONS if name in cell.rows):
             if cell.rows[name].notna().any():
-                found = dict(
+                found: dict[str, Cell] = dict(
                     zip(("alone", "base", "added", "gain"), held_out_aurocs(cell, name), strict=True)
                 )
+                if name in ("mean", "n"):  # already in the model without the predictor
+                    found |= {"added": None, "gain": None}
                 key: dict[str, Cell] = {"task": cell.task, "order": cell.order, "predictor": name}
                 rows.append({**key, **found, "n": len(cell.rows)})
     notes = (

@@ -37,7 +37,8 @@ def ungraded_table(study: Study, name: str, title: str, columns: Sequence[Column
     ):
         cell = Estimate.undefined(NOT_GRADED, len(part))
         rows.append({"task": str(task), "order": str(order)} | dict.fromkeys((c.name for c in columns), cell))
-    return Table(name, title, ("task", "order"), tuple(columns), tuple(rows), (NOT_GRADED + ".",))
+    remedy = "'orderlens evaluate' writes verdicts."
+    return Table(name, title, ("task", "order"), tuple(columns), tuple(rows), (remedy,))
 
 
 _ACCURACY = (Column("accuracy", "accuracy %", 2), Column("var", "content Var"), Column("n", "n"))

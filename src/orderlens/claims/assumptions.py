@@ -18,6 +18,7 @@ from orderlens.analysis.tables_assumptions import (
     lowest_losses,
     measure_hits,
     shown_traces,
+    state_means,
 )
 from orderlens.analysis.traces import RIVALS
 from orderlens.claims.checks import Check, ContextNumber
@@ -79,7 +80,7 @@ def locality_findings(study: Study) -> list[Finding]:
         out = []
         for order in study.orders(frame):
             part = frame[frame["order"] == order]
-            found = study.estimates(part, [f"{name}_lead_{rival}" for rival in RIVALS])
+            found = state_means(study, part, [f"{name}_lead_{rival}" for rival in RIVALS])
             for rival, cell in zip(RIVALS, found, strict=True):
                 out.append(Check(label.format(_RANGE[rival]), cell, margin=SMALL_ENTROPY, where=order))
         return tuple(out)

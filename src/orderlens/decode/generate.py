@@ -103,10 +103,7 @@ def generate_batch(
     if not searching:
         return _decode(model, samples, chosen, canvases, settings, on_reveals, limit, watch, states)
     if states is not None:
-        raise UserInputError(
-            f"policy '{chosen[searching[0]].spec}' decodes several paths per text, and states are recorded "
-            "for one; leave out --states or this policy"
-        )
+        chosen[searching[0]].refuse_to_keep_states()
     found: list[tuple[Generation, Sequence[int]]] = []
     beams = [p for p in searching if isinstance(chosen[p].search, Beams)]
     for kind, own in ((SearchBatch, [p for p in searching if p not in beams]), (BeamBatch, beams)):

@@ -97,6 +97,11 @@ class Policy:
         """The canonical text that parses to this policy again."""
         return spec_of(self.label, self.seed)
 
+    @property
+    def files(self) -> dict[str, str]:
+        """Digest of what the rules read from each file."""
+        return {**self.order.files, **self.commit.files}
+
     def _check_revise(self) -> None:
         """Refuse another order or a commit rule next to a revise rule that chooses positions itself."""
         if (rule := self.revise) is None or rule.order_id is None:
@@ -212,6 +217,14 @@ class Policy:
             raise UserInputError(
                 f"policy '{self.spec}' at temperature 0 decodes {self.n_paths} equal paths; "
                 "use a temperature > 0, or an order with a seed such as random"
+            )
+
+    def refuse_to_keep_states(self) -> None:
+        """Refuse a policy whose states in every pass are not those of one path."""
+        if self.search is not None:
+            raise UserInputError(
+                f"policy '{self.spec}' decodes several paths per text, and states are recorded for one; "
+                "leave out --states or this policy"
             )
 
     def paths(self, temperature: float) -> list[tuple[Policy, str]]:

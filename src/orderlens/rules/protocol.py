@@ -12,6 +12,7 @@ Shape letters: C chains, R rows.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
@@ -96,6 +97,11 @@ def _counted(least: int, most: int) -> str:
     return words.get((least, most)) or (f"{least} values" if least == most else f"{least} to {most} values")
 
 
+def numbers_digest(values: Sequence[float] | FloatArray) -> str:
+    """Return a digest of numbers that a rule reads from a file."""
+    return hashlib.blake2b(np.asarray(values, np.float64).tobytes(), digest_size=8).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class Pick:
     """The choice of a commit rule.
@@ -120,6 +126,11 @@ class Commit(Rule):
     """Whether the choice depends on random numbers beyond the order's."""
     needs: frozenset[str] = frozenset()
     """Names of what the view must hold in ``extras`` besides the statistics (see ``StepView``)."""
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """Digest of what the rule reads from each file."""
+        return {}
 
     def planned_passes(self, n_positions: int) -> int:
         """Return the planned number of passes of a block; its number of positions if unknown."""

@@ -28,7 +28,7 @@ from orderlens.models.protocol import Anchor, Model
 from orderlens.registry import Registry
 from orderlens.rules import Policy, parse_policies
 from orderlens.runs.options import with_block_size
-from orderlens.runs.spec import RunSpec, Unit, refuse_other_model
+from orderlens.runs.spec import RunSpec, Unit, refuse_changed_files, refuse_other_model
 from orderlens.runs.tables import (
     TraceLabels,
     float_type,
@@ -67,7 +67,10 @@ class ComputeContext:
     def orders_of(self, spec: RunSpec, unit: Unit) -> list[Policy]:
         """Return the unit's policies as objects."""
         wanted = spec.orders if unit.orders is None else unit.orders
-        return parse_policies([self.orders.get(name, name) for name in wanted])
+        policies = parse_policies([self.orders.get(name, name) for name in wanted])
+        for policy in policies:
+            refuse_changed_files(spec.files, policy.files)
+        return policies
 
 
 Kind: TypeAlias = Callable[[RunSpec, Unit, Model, ComputeContext], BuildTables]

@@ -12,9 +12,16 @@ from typing import Any, TypeAlias
 
 from orderlens.errors import RunError
 from orderlens.rules import parse_policies
-from orderlens.runs.job import Job, likelihoods
+from orderlens.runs.job import Job, files_of, likelihoods
 from orderlens.runs.options import PathLike
-from orderlens.runs.spec import RunSpec, Unit, cut_units, order_groups, samples_digest
+from orderlens.runs.spec import (
+    RunSpec,
+    Unit,
+    cut_units,
+    order_groups,
+    refuse_changed_files,
+    samples_digest,
+)
 from orderlens.store.folder import open_folder
 from orderlens.store.protocol import Folder
 from orderlens.store.reader import Run
@@ -36,7 +43,7 @@ Items: TypeAlias = dict[str, tuple[RunSpec, Unit]]
 SampleKey: TypeAlias = tuple[str | None, str]
 """Task and id of a sample."""
 EXTENSIBLE = ("score", "generate")
-GROWING = ("orders", "data", "likelihood", "batch_size", "unit_orders")
+GROWING = ("orders", "data", "likelihood", "batch_size", "unit_orders", "files")
 """Fields of a spec that an extension may change; units keep their size."""
 
 
@@ -100,6 +107,7 @@ def _plan(job: Job, folder: Folder, extend: bool) -> tuple[Job, Items]:
         job = _in_units_of(job, folder)
         if extend:
             return _extended(job, folder)
+        refuse_changed_files(read_spec(folder).spec.get("files"), job.spec.files)
         stages, wanted = read_stages(folder), plain_spec(job.spec.to_json())
         for number, stage in enumerate(stages[1:], start=2):
             if plain_spec(stage.spec.to_json()) == wanted:
@@ -182,12 +190,15 @@ def _grown(job: Job, run: RunSpec) -> Job:
         raise RunError(f"only orders and samples can be added to a run; {'; '.join(differing)}")
     own = {order.spec: order for order in job.orders}
     orders = parse_policies([own.get(name, name) for name in dict.fromkeys((*run.orders, *own))])
+    files = files_of(orders)
+    refuse_changed_files(run.files, files)
     spec = replace(
         job.spec,
         orders=tuple(order.spec for order in orders),
         batch_size=run.batch_size,
         unit_orders=run.unit_orders,
         likelihood=likelihoods(orders),
+        files=files,
     )
     return replace(job, spec=spec, orders=orders)
 

@@ -147,6 +147,11 @@ def generate_job(
     )
 
 
+def files_of(orders: Sequence[Policy]) -> dict[str, str] | None:
+    """Return the digest of what the policies read from each file; None if they read none."""
+    return {path: digest for order in orders for path, digest in order.files.items()} or None
+
+
 def make_job(
     kind: str,
     model: Model,
@@ -171,17 +176,20 @@ def make_job(
         more: further fields of the spec.
 
     Raises:
-        UserInputError: a sample is longer than the model's context, or a search rule has equal paths.
+        UserInputError: a sample is longer than the model's context, or a search rule has equal paths or is to
+            keep states.
     """
+    if isinstance(options, Decoding):
+        more["limit_states"] = options.stored_states
     for policy in orders:
+        if more.get("limit_states") is not None:
+            policy.refuse_to_keep_states()
         for heat in more.get("temperatures") or ():
             policy.refuse_equal_paths(heat)
     if unit_size is None or options.batch_size is not None:
         unit_size, unit_orders = _unit_shape(model, orders, samples, options, more)
     else:
         unit_orders = None
-    if isinstance(options, Decoding):
-        more["limit_states"] = options.stored_states
     spec = RunSpec(
         kind,
         describe_model(model),
@@ -192,6 +200,7 @@ def make_job(
         batch_size=unit_size,
         unit_orders=unit_orders,
         likelihood=likelihoods(orders),
+        files=files_of(orders),
         **more,
     )
     job = Job(spec, samples, model, orders, extras, options.batch_size is None)

@@ -32,6 +32,7 @@ SCHEMA = pa.schema(
         pa.field("std_error", pa.float64()),
         pa.field("n_draws", pa.int64()),
         pa.field("nats_per_token", pa.float64()),
+        pa.field("n_bytes", pa.int64()),
         pa.field("bits_per_byte", pa.float64()),
     ]
 )
@@ -61,7 +62,7 @@ def likelihood(
 
     Returns:
         Columns ``sample_id, method, log_prob, std_error`` (nats), ``n_draws, nats_per_token``
-        (−log_prob over tokens) and ``bits_per_byte`` (NaN for a target without text).
+        (−log_prob over tokens), ``n_bytes`` of the target and ``bits_per_byte`` (NaN without bytes).
     """
     refuse_unknown("method", method, get_args(Method))
     check("draws", int, Opt("", least=1), draws)
@@ -82,19 +83,28 @@ def _row(model: Model, sample: EncodedSample, method: str, found: LogLikelihood)
         "std_error": found.std_error,
         "n_draws": found.n_draws,
         "nats_per_token": -found.log_prob / len(sample.target),
-        "bits_per_byte": -found.log_prob / math.log(2) / n_bytes if n_bytes else math.nan,
+        "n_bytes": n_bytes,
+        "bits_per_byte": _bits(found.log_prob, n_bytes),
     }
 
 
+def _bits(log_prob: float, n_bytes: int) -> float:
+    return -log_prob / math.log(2) / n_bytes if n_bytes else math.nan
+
+
 def averages(tables: Sequence[Frame]) -> list[dict[str, object]]:
-    """Return per method: texts, mean log P with its standard error (of the draws alone), nats, bits/byte."""
+    """Return per method: texts, mean log P with its standard error (of the draws alone), nats, bits/byte.
+
+    Bits per byte are all bits over all bytes, as in the table ``policies``.
+    """
     out: list[dict[str, object]] = []
     for table in tables:
         rows = table.to_arrow().to_pylist()
         n = len(rows)
         error = math.sqrt(sum(row["std_error"] ** 2 for row in rows)) / n
-        names = ("log_prob", "nats_per_token", "bits_per_byte")
-        means = {name: sum(row[name] for row in rows) / n for name in names}
+        means = {name: sum(row[name] for row in rows) / n for name in ("log_prob", "nats_per_token")}
+        written = [row for row in rows if row["n_bytes"]]
+        bits = _bits(sum(row["log_prob"] for row in written), sum(row["n_bytes"] for row in written))
         first = {"method": rows[0]["method"], "n": n, "n_draws": rows[0]["n_draws"]}
-        out.append({**first, **means, "std_error": error})
+        out.append({**first, **means, "bits_per_byte": bits, "std_error": error})
     return out

@@ -57,6 +57,7 @@ class RunSpec:
         positions: offsets of the span's positions in the target, where these are chosen instead.
         max_states: maximum number of states per prompt of a census of generated texts.
         limit_states: maximum number of masked positions per trace in the table ``states``; None without it.
+        files: digest of what the rules read from each file; None if they read none.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class RunSpec:
     positions: tuple[int, ...] | None = None
     max_states: int | None = None
     limit_states: int | None = None
+    files: Mapping[str, str] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as the store writes it."""
@@ -150,6 +152,21 @@ def refuse_other_model(spec: RunSpec, model: Model) -> None:
             )
     if model.block_size != spec.block_size:
         raise RunError(f"the model has block size {model.block_size}, but the run has {spec.block_size}")
+
+
+def refuse_changed_files(known: Mapping[str, str] | None, files: Mapping[str, str] | None) -> None:
+    """Refuse rules that read something else from a file than the rules of a run did.
+
+    Args:
+        known: ``RunSpec.files`` of the run.
+        files: digest of what the rules read now.
+    """
+    for path, digest in (files or {}).items():
+        if (known or {}).get(path, digest) != digest:
+            raise RunError(
+                f"the numbers in file {path} have changed since the run started; restore them, or use "
+                "another folder"
+            )
 
 
 DEFAULT_BATCH = 32

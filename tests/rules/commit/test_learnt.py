@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import orderlens as ol
 from orderlens.analysis import Study, as_json
-from orderlens.errors import UserInputError
+from orderlens.errors import RunError, UserInputError
 from orderlens.rules import parse_policy
 from orderlens.rules.commit.schedules import at_size, best_sizes
+from orderlens.runs.compute import ComputeContext
+from orderlens.runs.spec import RunSpec, Unit
+from orderlens.texts.samples import encode_samples
 
 
 def cost(losses, sizes):
@@ -97,3 +101,30 @@ def test_other_files_are_refused(tmp_path):
         path.write_text(text)
         with pytest.raises(UserInputError, match=r"not the JSON of the table losses|must hold one order"):
             parse_policy(f"random+schedule=4:{path}")
+
+
+def test_a_file_of_two_orders_is_refused_with_their_names(tmp_path):
+    rows = [{"order": name, "revealed": "0", "loss": {"value": 1.0}} for name in ("random", "forced-ar")]
+    path = tmp_path / "two.json"
+    path.write_text(json.dumps({"tables": [{"table": "losses", "rows": rows}]}))
+    with pytest.raises(UserInputError, match=r"holds forced-ar, random; .* from a run of one order"):
+        parse_policy(f"random+schedule=4:{path}")
+
+
+def test_a_run_keeps_the_losses_that_it_started_with(learnt, tmp_path):
+    path, out = tmp_path / "losses.json", tmp_path / "run"
+    path.write_text(Path(learnt[2]).read_text())
+    texts, policy = ol.load_samples("passages", "hmm", limit=3), f"random+schedule=6:{path}+spaced"
+    ol.score("hmm", texts[:2], policy, out=out)
+    ol.score("hmm", texts, [policy, "forced-ar"], out=out, extend=True)
+    table = json.loads(path.read_text())
+    for place, row in enumerate(table["rows"]):
+        row["loss"]["value"] = 1.0 + place % 5
+    path.write_text(json.dumps(table))
+    for more in ({}, {"extend": True}):
+        with pytest.raises(RunError, match=r"the numbers in file .*losses\.json have changed"):
+            ol.score("hmm", texts, [policy, "max-prob"], out=out, **more)
+    spec = RunSpec.from_json(ol.open_run(out).spec)
+    unit = Unit(tuple(encode_samples(ol.load_model("hmm"), texts, need_target=True)))
+    with pytest.raises(RunError, match="have changed"):
+        ComputeContext().orders_of(spec, unit)

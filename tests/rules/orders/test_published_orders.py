@@ -78,6 +78,8 @@ def test_uncode_weighs_place_and_rarity(tmp_path):
     wanted = np.exp(-0.5 * np.arange(4)) * np.minimum(P * rarity, 2.0)
     assert order.scores(view()) == pytest.approx(wanted)
     assert parse_order(order.spec).spec == order.spec
+    corpus.write_text(json.dumps({"num_token": 1000, "p_baseline_dict": {"3": 500, "1": 11}}))
+    assert parse_order(order.spec).files != order.files
 
 
 def test_eos_is_damped_while_the_block_is_empty():

@@ -9,7 +9,7 @@ for a given number of passes (ARDM's dynamic programme). Its losses come from a 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -20,7 +20,16 @@ from typing import Any, Self
 import numpy as np
 
 from orderlens.errors import UserInputError, one_line
-from orderlens.rules.protocol import Commit, CommitView, Schedule, parse_whole, plain, real, whole
+from orderlens.rules.protocol import (
+    Commit,
+    CommitView,
+    Schedule,
+    numbers_digest,
+    parse_whole,
+    plain,
+    real,
+    whole,
+)
 from orderlens.rules.stats import BoolArray, FloatArray, IntArray
 
 
@@ -232,6 +241,10 @@ class LearntSchedule(Schedule):
     def spec(self) -> str:
         return f"{self.id}={self.k}:{self.file}"
 
+    @property
+    def files(self) -> Mapping[str, str]:
+        return {self.file: numbers_digest(self.losses)}
+
     def passes(self, n_positions: int) -> IntArray:
         sizes = np.array(best_sizes(at_size(self.losses, n_positions), self.k), np.int64)
         return np.repeat(np.arange(len(sizes)), sizes)
@@ -288,7 +301,10 @@ def read_losses(path: str) -> tuple[float, ...]:
             "'orderlens analyze RUN --table losses --format json --out FILE'"
         ) from error
     if len(orders) != 1 or sorted(values) != list(range(len(values))):
-        raise UserInputError(f"{where} must hold one order and every number of revealed positions from 0 on")
+        raise UserInputError(
+            f"{where} holds {', '.join(sorted(orders)) or 'no order'}; it must hold one order and every "
+            "number of revealed positions from 0 on; write it from a run of one order, such as random"
+        )
     return tuple(values[place] for place in range(len(values)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -120,6 +121,10 @@ class Spaced(Commit):
     def spec(self) -> str:
         own = super().spec
         return own if self.inner is None else f"{self.inner.spec}+{own}"
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        return {} if self.inner is None else self.inner.files
 
     def over(self, inner: Commit) -> Spaced:
         """Return this filter applied to ``inner``."""

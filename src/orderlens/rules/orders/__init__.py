@@ -10,7 +10,7 @@ lists and legends; ``check_path`` refuses a static path that repeats or skips a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, get_args
 
@@ -83,6 +83,11 @@ class Order(ABC):
     def seed(self) -> int | None:
         """The order's own seed, or None when it has none."""
         return None
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """Digest of what the order reads from each file."""
+        return {}
 
     @property
     def randomised(self) -> bool:

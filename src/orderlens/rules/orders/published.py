@@ -7,6 +7,7 @@ from the softmax of the confidence.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from orderlens.errors import UserInputError, one_line
 from orderlens.rules.orders import Card, ConfidenceOrder, DrawingOrder, Scores
-from orderlens.rules.protocol import Arguments, label_of
+from orderlens.rules.protocol import Arguments, label_of, numbers_digest
 from orderlens.rules.stats import DrawStats, FloatArray, IntArray, PositionStats
 from orderlens.rules.view import StepView
 
@@ -155,6 +156,14 @@ class PositionContent(ConfidenceOrder):
     def label(self) -> str:
         numbers = {"lambda": (self.decay, self.LAMBDA), "alpha": (self.alpha, self.ALPHA)}
         return label_of(self.id, {**numbers, "frequencies": (self.frequencies, "")})
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        return (
+            {}
+            if self._table is None
+            else {self.frequencies: numbers_digest([*self._table[0], self._table[1]])}
+        )
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
         p_R = np.exp(view.stats.top_logprob)

@@ -100,7 +100,9 @@ class RunningConfidence(KeepBest):
     this inside one of our blocks: parts of PART positions are decoded one after the other, T passes each, and
     all positions up to the end of the current part are compared. With a block as long as the text
     (``--block-size``) that is the public sampler. A finished block of ours does not change. A stored
-    confidence of exactly 0 counts as 1 there. The ParallelBench copy does not count its forward passes.
+    confidence of exactly 0 counts as 1 there. Its count is a float product whose floor is one too small
+    where the number is whole, such as n = 12, T = 6; ours uses integers. The ParallelBench copy does not
+    count its forward passes.
 
     A block of n positions takes at most T passes, or T for each part; fewer if the plan leaves nothing masked
     earlier.
