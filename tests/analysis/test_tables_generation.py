@@ -43,6 +43,22 @@ def test_external_perplexity_joins_the_texts(graded, builders):
     assert found.cell("random", metric="retokenization_ratio").value == pytest.approx(720 / lengths)
 
 
+def test_temperature_table_says_how_heavy_the_tail_of_perplexity_is(graded, builders):
+    class Uneven:
+        """Gives text 1 and 3 of the five perplexity 2,000, the others 2."""
+
+        name = "uneven"
+
+        def token_logprobs(self, pairs):
+            odd = [int(text.split()[-1]) % 2 for _, text in pairs]
+            return [np.full(3, -math.log(2000.0 if one else 2.0)) for one in odd]
+
+    options = Options(resampling=Resampling(5), evaluator=Uneven())
+    notes = builders.table(graded, "temperature", options).notes
+    assert "T = 0: external PPL with prompt: 40.0 % of texts above 1,000, 60.0 % below 30." in notes
+    assert not any("above 1,000" in note for note in builders.table(graded, "temperature").notes)
+
+
 def test_temperature_table_has_one_row_per_order_and_temperature(builders):
     rng = np.random.default_rng(0)
     traces = [

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from orderlens.analysis import paper
 from orderlens.analysis.frames import joined_keys
 from orderlens.analysis.study import NOT_GENERATED, Study
 from orderlens.analysis.table import Cell, Column, Table, has_generated, has_temperatures, table
@@ -196,7 +197,7 @@ def temperature(study: Study) -> list[Table]:
     columns = (Column("n", "n"), *_SWEEP)
     title = "Temperature sweep: tokens sampled at T, log q at temperature 1"
     notes = spreads(rows, "external_ppl_whole", "spread of median external PPL across orders {:.3g}")
-    notes.insert(0, study.options.content_note)
+    notes = [study.options.content_note, *notes, *tails(study)]
     return [Table("temperature", title, ("order", "temperature"), columns, tuple(rows), tuple(notes))]
 
 
@@ -229,6 +230,20 @@ def spreads(rows: Sequence[dict[str, Cell]], column: str, text: str) -> list[str
         known = [cell.value for cell in cells if isinstance(cell, Estimate) and cell.is_defined]
         if len(known) > 1:
             out.append(f"T = {value}: {text.format(max(known) - min(known))}.")
+    return out
+
+
+def tails(study: Study) -> list[str]:
+    """Return a note per temperature with the shares of texts whose perplexity is very large or ordinary."""
+    if study.external is None:
+        return []
+    frame, out = study.generated, []
+    ppl = np.exp(study.external["nll_whole"].reindex(frame.index))
+    large, bulk = paper.number("collapsed_ppl"), paper.number("bulk_ppl")
+    for value, known in ppl.dropna().groupby(frame["temperature"]):
+        high, low = (100 * float(np.mean(share)) for share in (known > large, known < bulk))
+        shares = f"{high:.1f} % of texts above {large:,.0f}, {low:.1f} % below {bulk:g}"
+        out.append(f"T = {value:g}: external PPL with prompt: {shares}.")
     return out
 
 
