@@ -85,12 +85,18 @@ _SPEED = (
 def texts_at_light_speed(study: Study) -> pd.DataFrame:
     """Return per text of an order alone its tokens per pass, and the largest at which the text is the same.
 
+    A text ends at its first EOS.
+
     Columns ``prompt, order, seed, sample_seed, own, light``; only orders with a faster policy.
     """
     frame = study.decoded.reset_index(drop=True)
     tokens = trace_rows(study.run, "outputs", "token_ids").drop_duplicates(TRACE)
     joined = frame.merge(tokens, on=TRACE, how="inner")
-    joined["text"] = [tuple(ids) if ids is not None else () for ids in joined["token_ids"]]
+    ends = joined["n_text"].astype(int)  # tokens after an EOS are not part of the text
+    joined["text"] = [
+        tuple(ids[:end]) if ids is not None else ()
+        for ids, end in zip(joined["token_ids"], ends, strict=True)
+    ]
     joined["speed"] = (joined["n"] + joined["n_overflow"]) / all_passes(joined)
     joined["base"] = [str(order).partition("+")[0] for order in joined["order"]]
     alone = joined[joined["order"] == joined["base"]]
@@ -134,7 +140,7 @@ def speed(study: Study) -> list[Table]:
         "A family is one policy with several values, and its order with one token per pass.",
     )
     light_notes = (
-        "speed of light: the most tokens per pass at which a policy of the same order wrote the same tokens",
+        "speed of light: the most tokens per pass at which a policy of the same order wrote the same text",
         "as one token per pass, averaged over texts. It depends on which policies were run.",
     )
     columns = (Column("aup", "AUP", 1), Column("settings", "settings"))
