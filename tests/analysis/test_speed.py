@@ -96,3 +96,16 @@ def test_tokens_after_an_eos_do_not_make_another_text():
     assert first[:2] == second[:2] == [1, 0]
     assert first != second
     assert Study(run).tables(["speed"])[1].cell("speed_of_light", order="max-prob").value == 4.0
+
+
+@pytest.mark.parametrize(
+    ("orders", "temperature", "why"),
+    [
+        (["max-prob", "max-prob+top=4"], 0.7, "at temperature > 0 every policy draws its own tokens"),
+        (["max-prob", "forced-ar+top=4"], 0, "no order was run both"),
+    ],
+)
+def test_an_undefined_speed_of_light_says_why(orders, temperature, why):
+    run = ol.generate("hmm", ["the ", "a "], orders, max_new_tokens=8, temperature=temperature)
+    (row,) = Study(run).tables(["speed"])[1].rows
+    assert why in row["speed_of_light"].why
