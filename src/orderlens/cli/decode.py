@@ -117,10 +117,10 @@ class ScoreCommand(Score, Targets, Output):
 
         out: list[dict[str, object]] = []
         for name in self.likelihood:
-            for policy in self.exact_policies if name == "policy" else ["random"]:
+            for policy in self.exact_policies if name == "policy" else [None]:
                 how: dict[str, Any] = {"method": name, "draws": self.draws, "anchor": self.anchor}
                 table = likelihood(model, samples, policy=policy, **how)
-                label = name if isinstance(policy, str) else f"policy, {policy.spec}"
+                label = name if policy is None else f"policy, {policy.spec}"
                 out += [row | {"method": label} for row in averages([table])]
         return out
 
