@@ -415,6 +415,13 @@ def test_the_command_exits_1_where_runs_differ(tmp_path: Path, capsys: pytest.Ca
     assert main(words) == 2  # the page exists
 
 
+def test_runs_without_a_common_trace_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = ol.Sample("golden-0", "a ")
+    ol.generate("hmm", [sample], "forced-ar,random", max_new_tokens=4, out=tmp_path / "mine")
+    assert main(["runs", "diff", str(tmp_path / "mine"), "golden:llada"]) == 1
+    assert "no trace is in both: texts or orders differ" in capsys.readouterr().out
+
+
 @pytest.mark.needs_torch
 @pytest.mark.parametrize(("limit", "preset"), [(2.0, "llada"), (0.9, "fast-dllm")])
 def test_a_recorded_decoder_agrees_with_its_golden_run(limit: float, preset: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from orderlens.analysis import as_json
+from orderlens.analysis import as_json, render, with_paper_values
 from orderlens.analysis.table import TABLES
 
 KINDS = {
@@ -53,6 +53,13 @@ def test_every_table_shows_the_stored_numbers(name, golden_studies, golden):
     found = {table.name: numbers(table) for table in tables}
     assert golden.differences("tables", name, found) == []
     assert all(table["rows"] for table in found.values())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_column_of_a_csv_file_has_its_own_name(name, golden_studies):
+    for table in golden_studies[KINDS[name]].tables([name]):
+        heading = render([with_paper_values(table)], "csv").splitlines()[0].split(",")
+        assert sorted(heading) == sorted(set(heading)), table.name
 
 
 def test_no_table_is_left_out_and_no_file_left_over(golden):

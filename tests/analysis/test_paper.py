@@ -37,6 +37,20 @@ def test_derived_numbers_follow_from_printed_ones():
         assert paper.number(name) == pytest.approx(value, abs=0.0051), name
 
 
+def test_our_remarks_on_its_sentences_follow_from_its_tables():
+    tier = paper.orders("structured")
+    spread = {
+        task: [paper.value("downstream", task, order, "accuracy") for order in tier]
+        for task in paper.benchmarks()
+    }
+    widest = max(max(values) - min(values) for values in spread.values())
+    band = paper.number("structured_band_pp")
+    assert round(widest, 2) == 3.15
+    assert widest / 2 <= band < widest  # "±1.6" holds around the middle
+    distinct = [paper.value("generation", "distinct_3", order) for order in (*tier, "random")]
+    assert min(distinct) < distinct[-1]  # random is not "the outlier on every metric"
+
+
 def test_a_text_in_place_of_a_number_is_not_taken_for_one():
     with pytest.raises(KeyError, match="not a number"):
         paper.value("within-cell", "hellaswag", "forced-ar", "mw_p")

@@ -109,6 +109,15 @@ def test_paper_values_and_differences(table):
     assert "accuracy %: paper" in render([both], "markdown")
 
 
+def test_every_seed_of_random_has_the_paper_value_of_random():
+    orders = ("random:0", "random:12", "max-prob:select=argmax")
+    rows = tuple({"task": "cmath", "order": order, "accuracy": Estimate(70.0)} for order in orders)
+    table = Table("downstream", "t", ("task", "order"), (Column("accuracy", "accuracy %"),), rows)
+    theirs = paper.value("downstream", "cmath", "random", "accuracy")
+    found = {place: cell.value for place, cell in with_paper_values(table).printed.items()}
+    assert found == {(0, "accuracy"): theirs, (1, "accuracy"): theirs}
+
+
 def test_csv_has_every_number(table):
     rows = list(csv.DictReader(io.StringIO(render([with_paper_values(table)], "csv"))))
     assert rows[0]["accuracy"] == "90.5"

@@ -90,6 +90,21 @@ def test_generate_shows_how_texts_begin_and_export_gives_token_texts(capsys, dat
     assert (code, "--tokens does not apply to --table" in error) == (2, True)
 
 
+def test_texts_and_json_count_traces_that_overflow_left_without_a_likelihood(capsys, data, tmp_path):
+    """A prompt of 16 and 32 new tokens end inside a block: reverse-ar fills the rest of it first."""
+    written = ["generate", "--model", "hmm", "--data", data, "--prefix-tokens", 16, "--max-new-tokens", 32]
+    asked = ["evaluate", "--model", "hmm", "--tasks", "arith", "--limit", 2, "--max-new-tokens", 5]
+    orders = ["--orders", "reverse-ar,forced-ar"]
+    for arguments, n in ((written, 3), (asked, None)):
+        filled = [*arguments, *orders, "-o", tmp_path / f"{arguments[0]}-fill"]
+        _, text, _ = run(capsys, *filled)
+        count = json.loads(run(capsys, *filled, "--json")[1])["n_traces_overflow_before"]
+        assert f"{count} of " in text
+        assert n in (count, None)
+        masked = [*arguments, *orders, "--overflow", "mask", "-o", tmp_path / f"{arguments[0]}-mask"]
+        assert "n_traces_overflow_before" not in json.loads(run(capsys, *masked, "--json")[1])
+
+
 def test_orders_are_added_to_a_run(capsys, data, tmp_path):
     wanted = ["score", "--model", "hmm", "--data", data, "--target-tokens", "8", "-o", tmp_path / "run"]
     assert run(capsys, *wanted, "--orders", "forced-ar")[0] == 0
@@ -170,7 +185,7 @@ def test_bad_input_is_one_line_and_exit_2(capsys, data, tmp_path, extra, message
     ("arguments", "message"),
     [
         (["--temperature", "-1"], "temperature=-1.0 must be a finite number"),
-        (["--max-new-tokens", "20000"], "between 1 and 16384"),
+        (["--max-new-tokens", "20000"], "--max-new-tokens 20000 must be at most 16384"),
         (["--orders", "oracle-max-q"], "needs the target and cannot generate"),
     ],
 )
@@ -178,6 +193,12 @@ def test_bad_generation_is_refused(capsys, data, tmp_path, arguments, message):
     code, _, err = run(capsys, "generate", "--model", "hmm", "--data", data, "-o", tmp_path / "r", *arguments)
     assert code == 2
     assert message in err
+
+
+def test_doctor_refuses_an_unknown_model_as_score_does(capsys):
+    code, _, err = run(capsys, "doctor", "--model", "tinny")
+    assert code == 2
+    assert "unknown model 'tinny'; did you mean 'tiny'? --model takes tiny, smol, hmm, hf:ORG/NAME or" in err
 
 
 def test_another_spec_in_the_folder_exits_2(capsys, data, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from matplotlib.text import Text
 
 from orderlens.figures.catalogue import FIGURES
+from orderlens.figures.style import look
 from orderlens.rules.cards import display_name, is_target_aware
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "figures"
@@ -185,6 +187,17 @@ def test_the_plane_has_each_order_at_its_mean_and_var_with_both_arms():
     assert names == [display_name(item["order"]) for item in data["points"]]
 
 
+def test_numbers_below_the_plane_do_not_touch():
+    data, _ = drawn("fixed-sequence")
+    mean = {"value": -4.489, "low": -4.569, "high": -4.409}
+    points = [item | {"mean": item["mean"] | mean} for item in data["points"]]
+    with look():
+        figure = FIGURES.get("fixed-sequence").draw(data | {"points": points, "random_seeds": []})
+        figure.draw_without_rendering()
+        boxes = [tick.label1.get_window_extent() for tick in figure.axes[0].xaxis.get_major_ticks()]
+    assert all(b.x0 - a.x1 > 4 for a, b in pairwise(boxes))
+
+
 @pytest.mark.parametrize("name", ["fixed-sequence", "coherence"])
 def test_hollow_marks_are_those_of_orders_that_see_the_target(name):
     data, figure = drawn(name)
@@ -230,6 +243,17 @@ def test_gaps_lie_on_rows_beside_a_band_of_twice_the_floor():
     assert (band.get_x(), band.get_width()) == pytest.approx((-floor, 2 * floor))
     names = [label.get_text() for label in panel.get_yticklabels()]
     assert names == [display_name(item["order"]) for item in data["gaps"]]
+
+
+def test_gaps_near_zero_name_their_power_of_ten_in_the_label():
+    data, _ = drawn("coherence")
+    gaps = [item | {"gap": {"value": 9e-16, "low": 0.0, "high": 1.8e-15}} for item in data["gaps"]]
+    with look():
+        panel = FIGURES.get("coherence").draw(data | {"gaps": gaps, "noise_floor": 0.0}).axes[0]
+        panel.figure.draw_without_rendering()
+    assert panel.get_xlabel() == "Δ mean log q to forced-ar (10⁻¹⁵ nats/token)"
+    assert "1.5" in [tick.get_text() for tick in panel.get_xticklabels()]
+    assert not panel.xaxis.get_offset_text().get_text()
 
 
 def test_circulation_is_drawn_by_distance_and_by_mask_ratio_on_one_scale():

@@ -229,6 +229,17 @@ def test_circulations_are_those_of_all_squares(case: tuple[SpanCensus, Listed]) 
         )
 
 
+def test_distances_of_scattered_offsets_are_those_of_their_positions() -> None:
+    census = SpanCensus(random_table(4))
+    count, mean = census.circulations([2, 4, 9, 10])
+    assert count.shape == (8, 3)
+    assert count.sum(axis=1).tolist() == [4, 4, 0, 0, 4, 4, 4, 4]
+    (gamma,) = (gamma for i, j, gamma in census._squares() if (i, j) == (1, 2))
+    assert np.nansum(mean[4] * count[4]) == pytest.approx(np.abs(gamma).sum(), abs=TOLERANCE)
+    alone = SpanCensus(random_table(1)).circulations([7])
+    assert [values.shape for values in alone] == [(0, 0)] * 2
+
+
 def test_a_set_is_compared_with_every_order_of_its_tokens() -> None:
     table = random_table(6)
     found = SpanCensus(table).after([1, 4], [0, 5, 2])

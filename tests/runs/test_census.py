@@ -14,6 +14,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis.census import Census
+from orderlens.analysis.tables_census import census_frames
 from orderlens.cli.main import main
 from orderlens.errors import OrderLensError, RunError, UserInputError
 from orderlens.figures.census import LATTICE
@@ -219,6 +220,27 @@ def test_a_large_span_starts_when_confirmed(caplog: pytest.LogCaptureFixture) ->
     assert rules["share_worse"].tolist() == [0.0]
 
 
+def test_the_time_of_a_large_census_is_that_of_its_largest_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = list[int]()
+
+    def evaluated(model: Any, spans: Any, *more: Any, **options: Any) -> None:
+        timed.extend(span.size for span in spans)
+
+    monkeypatch.setattr("orderlens.runs.census.evaluate_spans", evaluated)
+    texts = [ol.Sample("short", [1, 2], [3, 4]), SAMPLES[0]]
+    with pytest.raises(UserInputError, match="up to 13 positions: 8,194 states"):
+        ol.census("hmm", texts, span=13, allow_short=True)
+    assert set(timed) == {13}
+
+
+def test_a_unit_of_a_fast_model_holds_few_large_spans(tmp_path: Path) -> None:
+    texts = [ol.Sample(f"t{i}", [1, 2], [3, 4] * 6) for i in range(20)]
+    census = ol.census("hmm", texts, span=12, out=tmp_path / "run")
+    held = [len(json.loads(path.read_text())["samples"]) for path in (tmp_path / "run/units").iterdir()]
+    assert sorted(held) == [4, 16]
+    assert len(census.places) == 20
+
+
 def test_a_mask_token_in_the_text_is_refused() -> None:
     mask = ol.load_model("hmm").mask_id
     with pytest.raises(OrderLensError, match="mask"):
@@ -230,6 +252,23 @@ def test_censuses_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
         taken(span=3, out=tmp_path / name)
     with pytest.raises(RunError, match="reads one run, not a, b; open one of them"):
         Census.open(tmp_path)
+
+
+def test_runs_that_share_spans_or_texts_do_not_count_them_twice(tmp_path: Path) -> None:
+    for name, options in {
+        "one": {},
+        "copy": {"orders": ["forced-ar", "entropy"]},
+        "later": {"start": 6},
+    }.items():
+        taken(out=tmp_path / name, **{"span": 3, "orders": ["forced-ar"], **options})
+    alone = census_frames(ol.Study.open(tmp_path / "one"))
+    both = census_frames(ol.Study.open([tmp_path / "one", tmp_path / "copy"]))
+    assert both.spans["log_p_best"].tolist() == alone.spans["log_p_best"].tolist()
+    assert len(both.circulation) == len(alone.circulation)
+    assert both.rules.groupby("order").size().to_dict() == {"forced-ar": 3, "entropy": 3}
+    more = census_frames(ol.Study.open([tmp_path / "one", tmp_path / "later"]))
+    assert len(more.spans) == 6
+    assert more.rules["text"].nunique() == 3
 
 
 def test_a_run_without_a_census_says_so() -> None:
@@ -265,6 +304,20 @@ def test_the_command_prints_where_rules_stand(tmp_path: Path, capsys: pytest.Cap
     assert "'x'" in capsys.readouterr().err
 
 
+def test_circulation_by_group_is_the_mean_over_all_its_squares() -> None:
+    census = taken(samples=SAMPLES[:1], span=5)
+    table, groups = census.table("t0"), dict[str, list[float]]()
+    for (i, j), shown in itertools.product(itertools.combinations(range(5), 2), range(32)):
+        if not (shown >> i | shown >> j) & 1:
+            gamma = table[shown, i] + table[shown | 1 << i, j] - table[shown, j] - table[shown | 1 << j, i]
+            for group in (f"distance {j - i}", f"revealed {shown.bit_count()}"):
+                groups.setdefault(group, []).append(abs(gamma))
+    rows = ol.Study(census.run).tables(["census"])[2].rows
+    assert len(rows) == len(groups)
+    for row in rows:
+        assert row["value"].value == pytest.approx(np.mean(groups[row["group"]]), abs=1e-9)
+
+
 def test_chosen_positions_need_not_be_adjacent(tmp_path: Path) -> None:
     census = taken(positions=[9, 2, 4], out=tmp_path / "run")
     spans = census.spans().to_pandas()
@@ -275,6 +328,8 @@ def test_chosen_positions_need_not_be_adjacent(tmp_path: Path) -> None:
     assert rules.loc[("t1", "forced-ar"), "log_p"] == pytest.approx(
         table[0, 0] + table[1, 1] + table[3, 2], abs=1e-9
     )
+    rows = ol.Study(census.run).tables(["census"])[2].rows
+    assert [row["group"] for row in rows[:3]] == ["distance 2", "distance 5", "distance 7"]
     run = ol.open_run(tmp_path / "run")
     first = run.reveals().to_pandas().query("sample_id == 't1' and order == 'forced-ar'")["position"]
     assert (first - first.min()).tolist() == [0, 2, 7]

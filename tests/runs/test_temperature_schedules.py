@@ -44,7 +44,7 @@ def test_other_spellings_are_refused(bad):
 
 
 def test_equal_means_do_not_share_a_run():
-    with pytest.raises(UserInputError, match=r"\[0.6, '0.8:0.4'\] must be .* the mean of their ends"):
+    with pytest.raises(UserInputError, match=r"\[0.6, '0.8:0.4'\] must be .* counts as the mean of its ends"):
         generate(["0.6", "0.8:0.4"])
 
 

@@ -106,7 +106,7 @@ def test_an_unknown_split_is_named(tmp_path):
         ("a.jsonl", b'{"text": "x\x00"}', "line 1: contains NUL bytes"),
         ("a.jsonl", "\n \n", "has no rows"),
         ("a.jsonl", "", "has no rows"),
-        ("a.txt", " \n", "has no rows"),
+        ("a.txt", " \n", "a.txt has no rows; give a file with at least one$"),
         ("a.csv", "", "has no rows"),
         ("a.csv", "id,text\n", "has no rows"),
         ("a.json", "[1]", "item 1: expected an object"),

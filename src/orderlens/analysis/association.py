@@ -142,8 +142,9 @@ def _gap(var: FloatArray, yes: BoolArray, clusters: Clusters) -> tuple[Estimate,
 
 
 def _rivals(rows: pd.DataFrame) -> dict[str, float]:
-    names = [name for name in DIRECTIONS if name != "var" and name in rows.columns]
-    return {f"rho_{name}": _rho(rows[name], rows["correct"]) for name in names}
+    names = {name: name for name in DIRECTIONS if name != "var" and name in rows.columns}
+    names = names | ({"n": "length"} if "n" in names else {})  # rho_n is the number of samples of rho
+    return {f"rho_{ours}": _rho(rows[name], rows["correct"]) for name, ours in names.items()}
 
 
 def _rho(values: pd.Series, correct: pd.Series) -> float:

@@ -120,6 +120,11 @@ class Census:
         return self._paths.get(self._key(sample_id, start), [])
 
     @property
+    def ids(self) -> list[str]:
+        """Sample id of the traces of every span."""
+        return list(self._stored)
+
+    @property
     def places(self) -> list[tuple[str, int]]:
         """Text id and start of every span."""
         return [(row["text_id"], row["start"]) for row in self._stored.values()]
@@ -139,8 +144,9 @@ class Census:
         """Return the trace id of a span; without a start the only one of the text, or the one at 0."""
         named = {row["start"]: key for key, row in self._stored.items() if sample_id in (row["text_id"], key)}
         if not named:
-            known = [text for text, _ in self.places]
-            raise UserInputError(f"the census has no text '{sample_id}'{suggest(sample_id, known)}")
+            known = list(dict.fromkeys(text for text, _ in self.places))
+            some = f"; it has {', '.join(known[:3])}{', …' if len(known) > 3 else ''}"
+            raise UserInputError(f"the census has no text '{sample_id}'{suggest(sample_id, known) or some}")
         wanted = start if start is not None else 0 if len(named) > 1 else next(iter(named))
         if wanted not in named:
             starts = ", ".join(map(str, named))

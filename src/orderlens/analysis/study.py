@@ -207,13 +207,11 @@ class Study:
         named = labels(list(self.setups.values()))
         if len(named) < 2:
             return {next(iter(named.values()), "unnamed model"): self}
-        specs, out = self.run.specs, {}
+        bare = {name: Setup.of(spec) for name, spec in self.run.specs.items() if name not in self.setups}
+        out = {}
         for setup, text in named.items():
             own = [name for name, item in self.setups.items() if item == setup]
-            beside = [
-                name for name, spec in specs.items() if name not in self.setups and Setup.of(spec).fits(setup)
-            ]
-            out[text] = self.narrowed([*own, *beside])
+            out[text] = self.narrowed([*own, *(name for name, item in bare.items() if item.fits(setup))])
         return out
 
     def one_setup(self) -> Study:
@@ -282,8 +280,7 @@ class Study:
         even for a model with one joint distribution.
         """
         frame = self.scored
-        sets = frame.loc[in_sets(frame), "order"].unique()
-        return frame[~frame["order"].isin(sets)]
+        return frame[~frame["order"].isin(frame.loc[in_sets(frame), "order"].unique())]
 
     @property
     def generated(self) -> pd.DataFrame:

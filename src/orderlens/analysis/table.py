@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -197,12 +198,18 @@ def _float(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
+_SEEDED = re.compile(r"^random:\d+$")
+
+
 def with_paper_values(table: Table) -> Table:
-    """Return the table with the paper's value in every cell that the paper prints, and with our remarks."""
+    """Return the table with the paper's value in every cell that the paper prints, and with our remarks.
+
+    The paper has one seed of random; its values appear next to every seed.
+    """
     values = paper.printed(table.name)
     printed: dict[tuple[int, str], Printed] = {}
     for place, row in enumerate(table.rows):
-        key = tuple(str(row[name]) for name in table.keys if name != "model")
+        key = tuple(_SEEDED.sub("random", str(row[name])) for name in table.keys if name != "model")
         for column in table.columns:
             if (*key, column.name) in values:
                 printed[place, column.name] = Printed(values[(*key, column.name)])

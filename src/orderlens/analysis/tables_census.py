@@ -26,7 +26,7 @@ COHERENT = "log P does not depend on the order"
 
 @dataclass(frozen=True, slots=True)
 class CensusFrames:
-    """A row per span, and a row per span and rule; ``text`` numbers the texts over all runs.
+    """A row per span, and a row per span and rule; ``text`` numbers the ids of texts over all runs.
 
     Columns named ``…_each`` are per token. ``of_best`` is the share of the way from the mean of all
     orders to the best one. It, ranks and the Var of the likeliest order are undefined where log P does not
@@ -39,19 +39,24 @@ class CensusFrames:
 
 
 def census_frames(study: Study) -> CensusFrames:
-    """Return what the censuses of the study's runs show."""
+    """Return what the censuses of the study's runs show; a span that two runs hold is counted once."""
     spans, rules, squares = [], [], []
     for name in study.run.names:
         run = study.run.only([name])
         if "census" in run.tables:
             census = Census(run)
-            spans.append(_more_per_span(census).assign(run=name))
+            spans.append(_more_per_span(census).assign(run=name, span=census.ids))
             rules.append(census.rules().to_pandas().assign(run=name))
-            squares.append(_squares(census).assign(run=name))
+            squares.append(_squares(census, spans[-1]).assign(run=name))
     keys = ["run", "sample_id", "start"]
     joined = pd.concat(spans, ignore_index=True)
-    joined["text"] = pd.factorize(joined["run"] + "\0" + joined["sample_id"])[0]
+    joined["text"] = pd.factorize(joined["sample_id"])[0]
+    prompts = study.all_traces.drop_duplicates(["run", "sample_id"]).set_index(["run", "sample_id"])["prompt"]
+    places = zip(joined["run"], joined["span"], joined["positions"], strict=True)
+    joined["span"] = [(prompts[run, span], *positions) for run, span, positions in places]
     named = pd.concat(rules, ignore_index=True).merge(joined, on=keys, suffixes=("", "_all"))
+    named = named.drop_duplicates(["span", "order", "seed"], ignore_index=True)
+    joined = joined.drop_duplicates("span", ignore_index=True)
     size, above = named["size"], named["log_p"] - named["log_p_mean"]
     named["mean_each"], named["regret_each"] = named["log_p"] / size, named["regret"] / size
     named["gain_each"], named["var_excess"] = above / size, named["var"] - named["var_least"]
@@ -85,14 +90,16 @@ def _more_per_span(census: Census) -> pd.DataFrame:
     return frame
 
 
-def _squares(census: Census) -> pd.DataFrame:
-    """Return mean |Γ| by span, distance and number of revealed positions."""
+def _squares(census: Census, spans: pd.DataFrame) -> pd.DataFrame:
+    """Return number and sum of |Γ| by span, distance and number of revealed positions."""
     rows = []
-    for text, start in census.places:
-        count, mean = census.span(text, start).circulations()
+    names = ["sample_id", "start", "positions"]
+    for text, start, positions in spans[names].itertuples(index=False):
+        count, mean = census.span(text, start).circulations(positions)
         for distance, revealed in np.argwhere(count > 0):
-            rows.append((text, start, distance + 1, revealed, mean[distance, revealed]))
-    return pd.DataFrame(rows, columns=["sample_id", "start", "distance", "revealed", "gamma"])
+            number = count[distance, revealed]
+            rows.append((text, start, distance + 1, revealed, number, number * mean[distance, revealed]))
+    return pd.DataFrame(rows, columns=["sample_id", "start", "distance", "revealed", "squares", "total"])
 
 
 _RULES = (
@@ -187,13 +194,11 @@ def _circulation_table(study: Study) -> Table:
     rows: list[dict[str, Cell]] = []
     for name in ("distance", "revealed"):
         for value in sorted(frame[name].unique()):
-            part = (
-                frame[frame[name] == value]
-                .groupby(["run", "sample_id", "start", "text"], as_index=False)["gamma"]
-                .mean()
-            )
-            (cell,) = _estimates(study, part, ["gamma"])
-            rows.append({"group": f"{name} {value}", "n_spans": len(part), "value": cell})
+            part = frame[frame[name] == value].groupby(["run", "sample_id", "start", "text"], as_index=False)
+            found = part[["squares", "total"]].sum()
+            found["gamma"] = found["total"] / found["squares"]
+            (cell,) = _estimates(study, found, ["gamma"])
+            rows.append({"group": f"{name} {value}", "n_spans": len(found), "value": cell})
     notes = (
         "Γ = log p(i|R) + log p(j|R, i) − log p(j|R) − log p(i|R, j), for every R and pair of the span.",
     )

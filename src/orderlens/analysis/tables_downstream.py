@@ -37,7 +37,8 @@ def ungraded_table(study: Study, name: str, title: str, columns: Sequence[Column
     ):
         cell = Estimate.undefined(NOT_GRADED, len(part))
         rows.append({"task": str(task), "order": str(order)} | dict.fromkeys((c.name for c in columns), cell))
-    return Table(name, title, ("task", "order"), tuple(columns), tuple(rows), (NOT_GRADED + ".",))
+    remedy = "'orderlens evaluate' writes verdicts."
+    return Table(name, title, ("task", "order"), tuple(columns), tuple(rows), (remedy,))
 
 
 _ACCURACY = (Column("accuracy", "accuracy %", 2), Column("var", "content Var"), Column("n", "n"))
@@ -132,7 +133,7 @@ _WITHIN = (
     Column("partial_rho", "ρ(Var | mean, n)"),
     Column("rho_mean", "ρ(mean)"),
     Column("rho_min", "ρ(min)"),
-    Column("rho_n", "ρ(length)"),
+    Column("rho_length", "ρ(length)"),
     Column("n_undefined", "undefined"),
 )
 

@@ -289,7 +289,7 @@ def uniform_spreading(study: Study) -> Finding:
     gap = Estimate(limit - sigma.value, limit - sigma.high, limit - sigma.low, n, why=why)
     return Finding(
         "uniform-spreading",
-        "Evenly spread confidence maximises recoverability, so Var measures the cost of uneven confidence.",
+        "The theorem applies: at the fitted noise, evenly spread confidence maximises recoverability.",
         (Check("σ₀ for the fitted k minus the fitted σ (deployable orders)", gap, digits=2),),
         "Section 3, Theorem 1",
         rule="the interval of the fitted σ lies below σ₀(k), where the theorem's concavity holds.",

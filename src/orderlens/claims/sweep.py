@@ -148,12 +148,15 @@ def var_grows(sweep: Sweep) -> Finding:
         numbers.append(ContextNumber(f"Var at T = {top:g}, {order}", at_top, theirs))
     return Finding(
         "var-grows",
-        "For every order, Var(log q) grows with temperature and is smallest under greedy decoding.",
+        "For every order, Var(log q) is smallest under greedy decoding.",
         tuple(checks),
         "Appendix C, Q1",
         rule="for each order, Var at every T > 0 exceeds Var at T = 0.",
         numbers=tuple(numbers),
-        remarks=(f"Steps between neighbouring temperatures at which Var does not rise: {steps}.",),
+        remarks=(
+            "The paper also says that Var rises at every step of temperature; this is not judged.",
+            f"Steps between neighbouring temperatures at which Var does not rise: {steps}.",
+        ),
     )
 
 

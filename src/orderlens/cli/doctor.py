@@ -166,11 +166,12 @@ def _expectations(devices: list[dict[str, Any]]) -> Known:
 
 def _about(model: str, devices: list[dict[str, Any]]) -> Known:
     """Expectations for one model on each device, from its configuration: as data and as lines."""
-    from orderlens.models.loading import MODELS, is_folder, require_torch
+    from orderlens.models.loading import MODELS, is_folder, refuse_unknown_model, require_torch
 
     small: dict[str, Any] = {"spec": model, "problem": None, "devices": []}
     if not model.startswith("hf:") and not is_folder(model):
-        MODELS.get(model.partition(":")[0])  # refuses an unknown name
+        refuse_unknown_model(name := model.partition(":")[0])
+        MODELS.get(name)  # refuses a broken plug-in
         problem = _missing_base() if model == "smol" else None
         return small | {"problem": problem}, [problem or f"{model} runs here on the CPU"], ()
     require_torch()

@@ -85,7 +85,10 @@ def _presets() -> list[dict[str, object]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Models(Output):
-    """List the built-in models and the model families that can be loaded from checkpoints."""
+    """List the built-in models and the model families that can be loaded from checkpoints.
+
+    'orderlens models get smol' downloads the files of a built-in model.
+    """
 
 
 @takes(Models)

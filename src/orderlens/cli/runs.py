@@ -301,6 +301,8 @@ def diff_runs(request: DiffRuns) -> int:
 def _lines(found: "Diff") -> Iterator[str]:
     counts = ", ".join(f"{count} {name}" for name, count in found.totals.items() if count)
     yield f"{'same' if found.same else 'different'}: {counts or 'the runs hold no traces'}"
+    if found.rows and all(row.a is None or row.b is None for row in found.rows):
+        yield "no trace is in both: texts or orders differ; with one order per run, the name may differ"
     left, right = found.tokens_per_pass
     if left == left and right == right:
         yield f"tokens per pass: {left:.3g} in A, {right:.3g} in B"

@@ -17,6 +17,7 @@ from rich.table import Table
 from orderlens.cli.console import stdout
 from orderlens.cli.terminal import print_json
 from orderlens.common.plaintext import printable
+from orderlens.metrics.segments import AnyArray
 from orderlens.metrics.trace_table import overflow_note
 from orderlens.rules import spec_of
 from orderlens.store.reader import Run
@@ -89,6 +90,7 @@ def show_summary(
         print_json(
             known
             | {"data": run.spec["data"], "orders": rows}
+            | _overflow_count(run)
             | ({"likelihood": list(likelihoods)} if likelihoods else {})
         )
         return
@@ -135,9 +137,18 @@ def _likelihood_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _show_overflow(run: Run) -> None:
     """Print how many generated traces have no likelihood because of positions past the requested length."""
-    counts = run.samples().to_arrow(["n_overflow_before"])["n_overflow_before"].to_numpy()
-    if note := overflow_note(counts):
+    if note := overflow_note(_overflow_before(run)):
         stdout.print(note)
+
+
+def _overflow_count(run: Run) -> dict[str, int]:
+    """Return their number for JSON, if there are any."""
+    concerned = int(np.count_nonzero(_overflow_before(run)))
+    return {"n_traces_overflow_before": concerned} if concerned else {}
+
+
+def _overflow_before(run: Run) -> AnyArray:
+    return run.samples().to_arrow(["n_overflow_before"])["n_overflow_before"].to_numpy()
 
 
 def _show_texts(run: Run, out: str) -> None:
@@ -206,7 +217,7 @@ def show_texts_census(census: Census, *, out: str, as_json: bool) -> None:
     mean = f"; {each:.2f} texts per prompt" if each is not None else ""
     stdout.print(f"{finished} of {prompts} prompts finished{mean}")
     if finished < prompts:
-        stdout.print("not finished: the others have more states than --max-states; their texts are unknown")
+        stdout.print(f"not finished: {prompts - finished} with too many states; raise --max-states")
     stdout.print(f"run: {out}")
     print_next(f"runs export {quote(out)} --table census_texts --out texts.csv")
 
@@ -228,7 +239,8 @@ def show_accuracies(
     if as_json:
         known = {"run": str(out), "model": run.spec["model"]["name"]}
         skipped = {name: n for name, item in items.items() if (n := item["left_out"][TOO_LONG])}
-        print_json(known | {"cells": rows, "data": items, "skipped": skipped, "ungraded": missing})
+        found = {"cells": rows, "data": items, "skipped": skipped, "ungraded": missing}
+        print_json(known | found | _overflow_count(run))
         return
     stdout.print(accuracy_table(rows, presets))
     for name, item in items.items():

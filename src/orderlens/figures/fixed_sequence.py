@@ -28,6 +28,7 @@ from orderlens.figures.style import (
     panel_letters,
     point,
     power_of_ten,
+    raised,
     real,
     row_labels,
     rows,
@@ -120,6 +121,7 @@ def _plane(panel: Axes, data: Mapping[str, Any]) -> None:
     panel.set_xlabel("mean log q of the target (nats per token)")
     panel.set_ylabel("Var(log q) (nats²)")
     panel.margins(0.08)
+    panel.locator_params(axis="x", nbins=5)  # more labels of four digits would touch
 
 
 def _note(data: Mapping[str, Any]) -> str:
@@ -268,7 +270,11 @@ def _draw_gaps(panel: Axes, data: Mapping[str, Any], floor: float) -> None:
     panel.axvline(0, color=GREY, linewidth=0.8)
     rows(panel, orders, [item["gap"] for item in data["gaps"]], hollow)
     row_labels(panel, orders)
-    panel.set_xlabel("Δ mean log q to forced-ar (nats/token)")
+    power, unit = math.floor(math.log10(max(map(abs, panel.get_xlim())))), ""
+    if power < -4:  # matplotlib would write the power of ten over the label
+        unit = f"10{raised(power)} "
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value / 10.0**power:g}".replace("-", "−"))
+    panel.set_xlabel(f"Δ mean log q to forced-ar ({unit}nats/token)")
 
 
 def _draw_groups(panel: Axes, data: Mapping[str, Any], kind: str, label: str) -> None:

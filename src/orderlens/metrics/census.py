@@ -189,18 +189,23 @@ class SpanCensus:
         """Return the range of all orders that ``sampled_range(count)`` implies for a normal log P (nats)."""
         return self.sampled_range(count) * normal_range(self.n_orders) / normal_range(count)
 
-    def circulations(self) -> tuple[FloatArray, FloatArray]:
+    def circulations(self, positions: Sequence[int] | None = None) -> tuple[FloatArray, FloatArray]:
         """Return number and mean |Γ| of squares: a row per distance (from 1), a column per number revealed.
 
         Γ = y(R, i) + y(R∪i, j) − y(R, j) − y(R∪j, i), for every R and pair i < j outside it. All are 0 if and
         only if the conditionals of this text are coherent. The mean is NaN where there is no square.
+
+        Args:
+            positions: where the offsets are in the text, increasing; adjacent by default.
         """
-        shape = max(self.size - 1, 0), max(self.size - 1, 0)
+        place = np.arange(self.size) if positions is None else np.asarray(positions)
+        shape = int(place[-1] - place[0]), max(self.size - 1, 0)
         count, total = np.zeros(shape), np.zeros(shape)
         revealed = count_bits(np.arange(2 ** max(self.size - 2, 0)))
         for i, j, gamma in self._squares():
-            count[j - i - 1] += np.bincount(revealed, minlength=self.size - 1)
-            total[j - i - 1] += np.bincount(revealed, np.abs(gamma).ravel(), minlength=self.size - 1)
+            row = place[j] - place[i] - 1
+            count[row] += np.bincount(revealed, minlength=self.size - 1)
+            total[row] += np.bincount(revealed, np.abs(gamma).ravel(), minlength=self.size - 1)
         with np.errstate(invalid="ignore"):
             return count, total / count
 

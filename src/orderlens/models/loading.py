@@ -75,13 +75,23 @@ def _load(spec: str | os.PathLike[str] | Model, options: LoadOptions) -> Model:
     if is_folder(spec):
         return load_local_folder(Path(spec), spec, options)
     name, _, argument = spec.partition(":")
-    if name not in MODELS.names():
-        _refuse_evaluator(name)
-        raise UnknownNameError(
-            f"unknown model '{name}'{suggest(name, MODELS.names()) or ';'} "
-            f"--model takes {', '.join(MODELS.names())}, hf:ORG/NAME or the path of a folder"
-        )
+    refuse_unknown_model(name)
     return MODELS.get(name)(argument, options)
+
+
+def refuse_unknown_model(name: str) -> None:
+    """Refuse a name that no built-in model has.
+
+    Raises:
+        UserInputError: no model has the name, or only an autoregressive evaluator.
+    """
+    if name in MODELS.names():
+        return
+    _refuse_evaluator(name)
+    raise UnknownNameError(
+        f"unknown model '{name}'{suggest(name, MODELS.names()) or ';'} "
+        f"--model takes {', '.join(MODELS.names())}, hf:ORG/NAME or the path of a folder"
+    )
 
 
 def _refuse_evaluator(name: str) -> None:

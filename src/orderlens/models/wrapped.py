@@ -81,6 +81,8 @@ def wrap(
         raise UserInputError(f"attention '{attention}' is unknown; use 'full' or 'block-causal'")
     if attention == "block-causal" and block_size is None:
         raise UserInputError("attention='block-causal' needs block_size, the tokens per block of the network")
+    if block_size is not None and block_size < 1:
+        raise UserInputError(f"block_size={block_size} must be at least 1")
     if not callable(network):
         raise UserInputError(f"network must be a module or a callable, not {type(network).__name__}")
     if isinstance(mask_id, bool) or not isinstance(mask_id, int) or mask_id < 0:

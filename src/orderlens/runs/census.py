@@ -34,7 +34,7 @@ from orderlens.texts.samples import EncodedSample, Sample, encode_samples, in_ch
 LARGEST_UNASKED = 12
 """Positions of a span (4,095 states) up to which a census starts without being confirmed."""
 UNIT_STATES = 1 << 16
-"""States per work unit on a GPU: some seconds."""
+"""Largest number of states per work unit of several texts: some seconds on a GPU, and a bound on memory."""
 PROBED = (64, 256, 1024)
 """States that are timed, one number after another, to estimate how long a large census takes."""
 PROBE_S = 0.5
@@ -197,26 +197,28 @@ def _census_table(spans: Sequence[Span], tables: Sequence[FloatArray], kind: pa.
 
 def _unit_size(model: Model, options: Computing, states: int, samples: Sequence[EncodedSample]) -> int:
     """Return how many texts of ``states`` states each make a work unit of some seconds."""
-    if options.stays_on_cpu(model):
-        if not isinstance(model, CountsParameters):
-            return DEFAULT_BATCH
-        longest = max(len(item.prompt) + len(item.target) + len(item.suffix) for item in samples)
-        width = longest if model.attention == "full" else model.block_size
-        seconds = 2 * model.n_parameters * width * states / CPU_FLOPS
-        return min(DEFAULT_BATCH, max(1, int(CPU_UNIT_S / seconds)))
-    return max(1, UNIT_STATES // states)
+    most = max(1, UNIT_STATES // states)
+    if not options.stays_on_cpu(model):
+        return most
+    most = min(DEFAULT_BATCH, most)
+    if not isinstance(model, CountsParameters):
+        return most
+    longest = max(len(item.prompt) + len(item.target) + len(item.suffix) for item in samples)
+    width = longest if model.attention == "full" else model.block_size
+    seconds = 2 * model.n_parameters * width * states / CPU_FLOPS
+    return min(most, max(1, int(CPU_UNIT_S / seconds)))
 
 
 def _cost(model: Model, spans: Sequence[Span]) -> str:
-    """Say how many states, bytes and minutes a census takes, by timing a few states of its first span."""
+    """Say how many states, bytes and minutes a census takes, by timing a few states of a largest span."""
     states = sum(span.n_states for span in spans)
     each = 8 if model.precision == "float64" else 4
     stored = sum(span.size << span.size for span in spans) * each
     held = max(span.size << span.size for span in spans) * HELD
-    minutes = states * _seconds_each(model, spans[0]) / 60
-    largest = max(span.size for span in spans)
+    largest = max(spans, key=lambda span: span.size)
+    minutes = states * _seconds_each(model, largest) / 60
     return (
-        f"{counted(len(spans), 'span')} of up to {largest} positions: {states:,} states, "
+        f"{counted(len(spans), 'span')} of up to {largest.size} positions: {states:,} states, "
         f"{stored / 1e6:,.1f} MB stored, {held / 1e6:,.0f} MB of memory per span, about "
         f"{max(minutes, 0.1):,.1f} minutes here"
     )

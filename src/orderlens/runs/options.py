@@ -196,7 +196,7 @@ DATA = Opt(
     "Texts: a JSON Lines, CSV, Parquet or text file, or the built-in passages or c4.", "-d", metavar="TEXT"
 )
 BLOCK_SIZE = Opt("Tokens per block.", least=1)
-MAX_NEW_TOKENS = Opt("Maximum number of tokens to generate per prompt, up to 16384.", stored=True)
+MAX_NEW_TOKENS = Opt("Maximum number of new tokens per text, up to 16384.", least=1, most=16384, stored=True)
 STOP_AT_EOS = Opt("Stop a text after the block that contains an EOS token.", negative=True, stored=True)
 OVERFLOW = Opt(
     "Positions past the requested length: fill them to complete the last block, or keep them masked.",

@@ -68,7 +68,7 @@ def read_rows(path: Path, *, split: TextSplit = "none") -> Iterator[NumberedRow]
         found = True
         yield numbered
     if not found:
-        raise DataFileError(f"{path} has no rows")
+        raise DataFileError(f"{path} has no rows; give a file with at least one")
 
 
 def expand_home(path: Path) -> Path:
@@ -310,9 +310,8 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
                     number += 1
                     yield NumberedRow(number, {key: value for key, value in row.items() if value is not None})
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
-        raise DataFileError(
-            f"{path}: not a readable Parquet file ({one_line(error)[:80]}); copy or write it again"
-        ) from None
+        why = one_line(error).partition(". ")[0][:80]
+        raise DataFileError(f"{path}: not a readable Parquet file ({why}); copy or write it again") from None
 
 
 _READERS: dict[str, Callable[[Path], Iterator[NumberedRow]]] = {

@@ -91,7 +91,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "unknown tensor": (edit_shard(add_one), "tensor model.layers.0.attention.rotary.weight"),
     "no weights": (
         lambda folder: [path.unlink() for path in folder.glob("model*")] and None,
-        "holds no safetensors files",
+        "holds no weights; download the safetensors files",
     ),
     "damaged index": (rewrite("model.safetensors.index.json", b"{"), "cannot be read as JSON"),
     "index without map": (rewrite("model.safetensors.index.json", b"{}"), "has no weight_map"),

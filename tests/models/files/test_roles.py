@@ -121,7 +121,7 @@ def test_ids_that_cannot_be(made, config: dict[str, Any], message: str) -> None:
 
 def test_without_a_tokenizer_ids_are_spelled_and_text_is_refused() -> None:
     assert IdsOnlyTokenizer().decode([3, 14]) == "3 14"
-    with pytest.raises(UserInputError, match=r"no tokenizer.json, so the text 'hello' cannot be encoded"):
+    with pytest.raises(UserInputError, match=r"no tokenizer, so the text 'hello' cannot be encoded; give"):
         IdsOnlyTokenizer().encode("hello")
 
 

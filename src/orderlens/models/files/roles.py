@@ -29,14 +29,14 @@ class TokenRoles:
 
 
 class IdsOnlyTokenizer:
-    """Replaces the tokenizer of a checkpoint that has none: token ids work, text is refused."""
+    """Replaces the tokenizer of a model that has none: token ids work, text is refused."""
 
     has_text = False
 
     def encode(self, text: str) -> list[int]:
         raise UserInputError(
-            f"this checkpoint has no tokenizer.json, so the text '{text[:40]}' cannot be encoded; give token "
-            "ids"
+            f"this model has no tokenizer, so the text '{text[:40]}' cannot be encoded; give token ids, put "
+            "tokenizer.json into the model's folder, or pass a tokenizer to ol.wrap"
         )
 
     def decode(self, ids: Sequence[int]) -> str:
