@@ -148,7 +148,8 @@ def _overflow_count(run: Run) -> dict[str, int]:
 
 
 def _overflow_before(run: Run) -> AnyArray:
-    return run.samples().to_arrow(["n_overflow_before"])["n_overflow_before"].to_numpy()
+    counts: AnyArray = run.samples().to_arrow(["n_overflow_before"])["n_overflow_before"].to_numpy()
+    return counts
 
 
 def _show_texts(run: Run, out: str) -> None:
