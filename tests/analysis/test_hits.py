@@ -106,3 +106,13 @@ def test_oracle_orders_alone_leave_it_open(builders):
 def test_one_order_has_its_own_numbers_and_the_pooled_ones(builders):
     found = measure_hits(study_of(builders, *drawn(np.random.default_rng(3), n_texts=8, n=32)))
     assert set(found) == {"forced-ar", ALL}
+
+
+def test_undefined_recoveries_say_why(builders):
+    """Traces of 6 reveals whose spans all have a miss, and of 3 reveals."""
+    spans, lags = study_of(builders, [[-0.1] * 6] * 3, [[True, False] * 3] * 3).tables(["hits"])
+    assert spans.cell("log_excess", order=ALL, span="2").why == "no span of 2 reveals was recovered"
+    assert spans.cell("log_excess", order=ALL, span="8").why == "no trace has 8 reveals"
+    assert np.isfinite(lags.cell("lag_4", order=ALL).value)
+    short = study_of(builders, [[-0.1] * 3] * 3, [[True] * 3] * 3).tables(["hits"])[1]
+    assert short.cell("lag_4", order=ALL).why == "no trace has more than 4 reveals"

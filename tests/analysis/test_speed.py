@@ -11,6 +11,7 @@ import pytest
 import orderlens as ol
 from orderlens.analysis import Study
 from orderlens.analysis.speed import CUT_OFF, aup, families
+from orderlens.testing import StubModel
 
 
 def plain_aup(points, best):
@@ -77,3 +78,34 @@ def test_aup_keeps_a_setting_exactly_at_the_cut_off_and_tiny_accuracies():
     assert at_the_edge > aup(np.array([1.0]), np.array([50.0]), 50.0) == 50.0
     assert aup(np.array([1.0]), np.array([0.5]), 0.5) == 0.5
     assert math.isnan(aup(np.array([1.0]), np.array([0.0]), 0.0))
+
+
+def test_tokens_after_an_eos_do_not_make_another_text():
+    def row(visible, position):
+        logits = np.zeros(5)
+        if position < 2:
+            logits[0 if position else 1] = 9.0 - position  # token 1, then EOS 0
+        else:
+            logits[3 if 0 in visible else 2] = 4.0  # tokens that depend on whether EOS is visible
+        return logits
+
+    model = StubModel(row, vocab_size=6, block_size=4, eos_ids=(0,))
+    orders = ["max-prob", "max-prob+top=4"]
+    run = ol.generate(model, [ol.Sample("a", [])], orders, max_new_tokens=4)
+    first, second = (item["token_ids"] for item in run.outputs().to_arrow().to_pylist())
+    assert first[:2] == second[:2] == [1, 0]
+    assert first != second
+    assert Study(run).tables(["speed"])[1].cell("speed_of_light", order="max-prob").value == 4.0
+
+
+@pytest.mark.parametrize(
+    ("orders", "temperature", "why"),
+    [
+        (["max-prob", "max-prob+top=4"], 0.7, "at temperature > 0 every policy draws its own tokens"),
+        (["max-prob", "forced-ar+top=4"], 0, "no order was run both"),
+    ],
+)
+def test_an_undefined_speed_of_light_says_why(orders, temperature, why):
+    run = ol.generate("hmm", ["the ", "a "], orders, max_new_tokens=8, temperature=temperature)
+    (row,) = Study(run).tables(["speed"])[1].rows
+    assert why in row["speed_of_light"].why

@@ -73,6 +73,9 @@ def test_rivals_have_the_order_of_the_ladder_and_another_rule() -> None:
     assert not rival("max-prob+top=2"), "a rung"
     assert not rival("forced-ar+threshold=0.9"), "another order"
     assert not rival("max-prob:select=argmax"), "no rule"
+    assert not rival("max-prob+steps=6"), "known counts"
+    assert not rival("max-prob+schedule=4:losses.json"), "known counts"
+    assert rival("max-prob+p2")
     assert not rival("max-prob+threshold=0.9", tokens=1.0), "one token per pass"
     assert not rival("max-prob+threshold=0.9", gain=Estimate.undefined("outside the ladder"))
     assert not _is_rival(FrontierPoint("max-prob+top=2", ONE, Estimate(2.0), ONE, ONE), [])

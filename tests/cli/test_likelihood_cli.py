@@ -54,3 +54,24 @@ def test_one_draw_has_no_error(tmp_path, capsys):
     given = ["score", "--model", "hmm", "--limit", "1", "--target-tokens", "8", "--orders", "max-prob"]
     assert main([*given, "--likelihood", "elbo", "--draws", "1", "--out", str(tmp_path / "run")]) == 0
     assert "undefined" in capsys.readouterr().out
+
+
+def test_the_seed_sets_the_masks(tmp_path, capsys):
+    given = [
+        "score",
+        "--model",
+        "hmm",
+        "--limit",
+        "1",
+        "--target-tokens",
+        "8",
+        "--orders",
+        "max-prob",
+        "--json",
+    ]
+    given += ["--likelihood", "elbo", "--draws", "4", "--out", str(tmp_path / "run")]
+    found = []
+    for seed in ("0", "1", "1"):
+        assert main([*given, "--seed", seed]) == 0
+        found.append(json.loads(capsys.readouterr().out)["likelihood"][0]["log_prob"])
+    assert found[0] != found[1] == found[2]

@@ -52,6 +52,7 @@ def test_canonical_spelling(text, label, seed):
         ("max-prob+threshold:0.9", "write 'threshold=0.9' instead of 'threshold:0.9'"),
         ("max-prob+entropy", "names a second order, 'entropy'"),
         ("threshold=0.9", r"'threshold' is a rule, no order; .* e.g. max-prob\+threshold=0.9"),
+        ("remdm-fb=8", r"'remdm-fb' is a rule, no order; .* e.g. random\+remdm-fb=8"),
         ("klass=0.6:0.01", r"preset 'klass' takes no values; write 'max-prob\+klass=0.9:0.01' with others"),
         ("+top=4", r"names no order; write one first, e.g. max-prob\+top=4"),
         ("oracle-max-q+edit=0.9", "can only score, 'edit' can only generate; leave one of them out"),

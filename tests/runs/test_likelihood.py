@@ -69,6 +69,8 @@ def test_a_seed_repeats_the_draws_and_another_does_not():
         ({"draws": 0}, "draws"),
         ({"policy": "random"}, "no exact likelihood"),
         ({"policy": "oracle-max-q"}, "no exact likelihood"),
+        ({"method": "mixture", "policy": "max-prob+top=2"}, "takes 'random', also with a commit rule"),
+        ({"method": "elbo", "policy": "forced-ar"}, "takes no policy, not 'forced-ar'"),
     ],
 )
 def test_bad_input_is_one_line(given, said):

@@ -308,6 +308,19 @@ def test_the_launcher_writes_results_and_traces(alone: Path, capsys: pytest.Capt
     assert {row["task"] for row in run.outputs().to_arrow().to_pylist()} == {"local_arith", "local_choice"}
 
 
+def test_the_launcher_passes_model_args_on(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = alone / "bound"
+    given = ["lm-eval", "--model", "hmm", "--tasks", "local_pages", "--include_path", str(alone)]
+    assert main([*given, "--out", str(out), "--json", "--model_args", "likelihood=elbo,draws=3"]) == 0
+    found = json.loads(capsys.readouterr().out)["results"]["local_pages"]["bits_per_byte,none"]
+    exact = totals("hmm", "forced-ar", [ol.Sample(str(doc["id"]), "", doc["page"]) for doc in TEXTS])
+    n_bytes = sum(len(doc["page"].encode()) for doc in TEXTS)
+    assert abs(found + sum(exact) / n_bytes / math.log(2)) > 1e-3, "three draws are not exact"
+    assert not (out / "traces").exists()
+    assert main([*given, "--out", str(alone / "other"), "--model_args", "likelyhood=elbo"]) == 2
+    assert "did you mean 'likelihood'" in capsys.readouterr().err
+
+
 def error_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
     assert done.returncode == 2, done.stderr[-2000:]
     assert "Traceback" not in done.stderr

@@ -27,6 +27,9 @@ ALPHA = 3.0
 CUT_OFF = 5.0
 """Points whose accuracy is more than this below the first point's are left out (percentage points)."""
 
+DRAWN = "at temperature > 0 every policy draws its own tokens"
+ONE_WAY = "no order was run both with one token per pass and with a faster policy"
+
 
 def aup(speed: FloatArray, accuracy: FloatArray, best: float) -> float:
     """Return the accuracy under parallelism of one family of settings.
@@ -85,12 +88,18 @@ _SPEED = (
 def texts_at_light_speed(study: Study) -> pd.DataFrame:
     """Return per text of an order alone its tokens per pass, and the largest at which the text is the same.
 
+    A text ends at its first EOS. Texts above temperature 0 are left out, because every policy draws its own.
+
     Columns ``prompt, order, seed, sample_seed, own, light``; only orders with a faster policy.
     """
-    frame = study.decoded.reset_index(drop=True)
+    frame = study.decoded[~(study.decoded["temperature"] > 0)].reset_index(drop=True)
     tokens = trace_rows(study.run, "outputs", "token_ids").drop_duplicates(TRACE)
     joined = frame.merge(tokens, on=TRACE, how="inner")
-    joined["text"] = [tuple(ids) if ids is not None else () for ids in joined["token_ids"]]
+    ends = joined["n_text"].astype(int)  # tokens after an EOS are not part of the text
+    joined["text"] = [
+        tuple(ids[:end]) if ids is not None else ()
+        for ids, end in zip(joined["token_ids"], ends, strict=True)
+    ]
     joined["speed"] = (joined["n"] + joined["n_overflow"]) / all_passes(joined)
     joined["base"] = [str(order).partition("+")[0] for order in joined["order"]]
     alone = joined[joined["order"] == joined["base"]]
@@ -112,6 +121,13 @@ def _light(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
     return {"speed_of_light": light, "share_faster": share, "n": len(part)}
 
 
+def _why_dark(study: Study) -> str:
+    """Return why no text has a speed of light."""
+    if not len(study.decoded):
+        return NOT_GENERATED
+    return DRAWN if (study.decoded["temperature"] > 0).all() else ONE_WAY
+
+
 @table("accuracy under parallelism, and the speed of light", needs=("text",), suits=has_ladder)
 def speed(study: Study) -> list[Table]:
     """Return AUP per task and family of policies, and the speed of light per order."""
@@ -127,14 +143,14 @@ def speed(study: Study) -> list[Table]:
     ]
     nothing: dict[str, Cell] = {"measure": "(none)", "family": "(none)", "settings": 0}
     none: dict[str, Cell] = {"order": "(none)", "n": 0}
-    missing = Estimate.undefined(NOT_GENERATED)
+    missing = Estimate.undefined(_why_dark(study))
     notes = (
         "AUP as on the public board of d3LLM: penalty 3; points more than 5 below the first are left out.",
         "Its best accuracy is that of all systems on the task; here it is the best policy of these runs.",
         "A family is one policy with several values, and its order with one token per pass.",
     )
     light_notes = (
-        "speed of light: the most tokens per pass at which a policy of the same order wrote the same tokens",
+        "speed of light: the most tokens per pass at which a policy of the same order wrote the same text",
         "as one token per pass, averaged over texts. It depends on which policies were run.",
     )
     columns = (Column("aup", "AUP", 1), Column("settings", "settings"))

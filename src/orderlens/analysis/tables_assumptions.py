@@ -140,7 +140,8 @@ def _autocorrelation(traces: Sequence[_Trace], clusters: Clusters, lag: int) -> 
     def correlation(total: FloatArray) -> FloatArray:
         return divide(divide(total[:, 0], total[:, 1]), divide(total[:, 2], total[:, 3]))[:, None]
 
-    return _defined(function_of_sums(clusters, sums, correlation, len(sums))[0])
+    (cell,) = function_of_sums(clusters, sums, correlation, len(sums))
+    return _defined(cell, f"no trace has more than {lag} reveals")
 
 
 def _recovery(traces: Sequence[_Trace], clusters: Clusters, span: int) -> SpanRecovery:
@@ -159,15 +160,23 @@ def _recovery(traces: Sequence[_Trace], clusters: Clusters, span: int) -> SpanRe
             logs = np.log(share)
             return np.column_stack([share, logs[:, 0] - logs[:, 2], logs[:, 0] - logs[:, 1]])
 
-    found = [_defined(cell) for cell in function_of_sums(clusters, sums, shares, len(sums))]
-    return SpanRecovery(found[0], found[1], found[2], found[3], found[4])
+    observed, fitted, by_rate, excess, excess_fitted = function_of_sums(clusters, sums, shares, len(sums))
+    short = f"no trace has {span} reveals"
+    missed = f"no span of {span} reveals was recovered" if np.isfinite(observed.value) else short
+    no_fit = "σ and k were not fitted" if np.isfinite(observed.value) else short
+    tiny = "Π f_k(q) rounds to 0" if observed.value > 0 else missed
+    return SpanRecovery(
+        _defined(observed, short),
+        _defined(fitted, no_fit),
+        _defined(by_rate, short),
+        _defined(excess, missed),
+        _defined(excess_fitted, tiny if np.isfinite(fitted.value) else no_fit),
+    )
 
 
-def _defined(cell: Estimate) -> Estimate:
+def _defined(cell: Estimate, why: str) -> Estimate:
     """Return the estimate, or the reason why it is not a number."""
-    if np.isfinite(cell.value):
-        return cell
-    return Estimate.undefined("no whole span, no recovered span, or no fit")
+    return cell if np.isfinite(cell.value) else Estimate.undefined(why)
 
 
 _COLUMNS = (

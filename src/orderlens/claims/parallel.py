@@ -14,6 +14,8 @@ from orderlens.claims.checks import Check
 from orderlens.claims.judge import Finding
 from orderlens.metrics.estimate import Estimate, Resampling
 from orderlens.rules.cards import base_name
+from orderlens.rules.catalogue import COMMITS
+from orderlens.rules.protocol import Schedule
 
 SMALL_NATS, SMALL_BITS, SMALL_POINTS = 0.005, 0.005, 1.0
 """Too small to count: nats per token, bits per byte (and nats per evaluator token), percentage points."""
@@ -116,7 +118,13 @@ def _gains(found: Sequence[Measure], how: Resampling) -> Iterator[Finding]:
 
 
 def _is_rival(point: FrontierPoint, ladder: Sequence[str]) -> bool:
-    """Whether a policy has the ladder's order and another commit rule, commits sets, and lies inside it."""
+    """Whether a policy has the ladder's order and an adaptive rule, commits sets, and lies inside it."""
     same = bool(ladder) and base_name(point.order) == base_name(ladder[0])
-    rules = same and point.order not in ladder and "+" in point.order
+    rules = same and point.order not in ladder and _is_adaptive(point.order)
     return rules and point.gain.is_defined and point.tokens_per_pass.value > ONE_PER_PASS
+
+
+def _is_adaptive(order: str) -> bool:
+    """Whether a policy has a rule whose counts are not known in advance, as those of ``steps`` are."""
+    rule = order.partition("+")[2].partition("+")[0].partition("=")[0]
+    return bool(rule) and not (rule in COMMITS.names() and issubclass(COMMITS.get(rule), Schedule))

@@ -95,6 +95,7 @@ class ScoreCommand(Score, Targets, Output):
         ),
     ] = ()
     draws: Annotated[int, Opt("Masks of method elbo, orders of method mixture.", least=1)] = 128
+    seed: Annotated[int, Opt("Seed of these masks and orders.", least=0)] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,10 +118,10 @@ class ScoreCommand(Score, Targets, Output):
 
         out: list[dict[str, object]] = []
         for name in self.likelihood:
-            for policy in self.exact_policies if name == "policy" else ["random"]:
-                how: dict[str, Any] = {"method": name, "draws": self.draws, "anchor": self.anchor}
-                table = likelihood(model, samples, policy=policy, **how)
-                label = name if isinstance(policy, str) else f"policy, {policy.spec}"
+            for policy in self.exact_policies if name == "policy" else [None]:
+                how: dict[str, Any] = {"method": name, "draws": self.draws, "seed": self.seed}
+                table = likelihood(model, samples, policy=policy, anchor=self.anchor, **how)
+                label = name if policy is None else f"policy, {policy.spec}"
                 out += [row | {"method": label} for row in averages([table])]
         return out
 

@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from json import loads
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from orderlens.cli.command import Output, takes
 from orderlens.cli.terminal import keeping, kept_in, print_json
 from orderlens.common.files import refuse_place
 from orderlens.errors import DataFileError, MissingPackageError, UnknownNameError, UserInputError, one_line
+from orderlens.registry import refuse_unknown
 from orderlens.runs.options import FOLDER_OUT, BlockSize, Device, Dtype, ModelName, Weights
 from orderlens.runs.request import Opt
 
@@ -73,7 +75,8 @@ def launch(
     Args:
         command: lm-eval options other than model and tasks.
         tasks: lm-eval task names.
-        model_arguments: keyword arguments of the adapter; None values are left out.
+        model_arguments: keyword arguments of the adapter; None values are left out. ``--model_args`` adds to
+            them, and its values take precedence.
         quiet: send what lm-eval prints to standard error.
 
     Raises:
@@ -86,7 +89,8 @@ def launch(
     try:
         parsed = harness.parse_args()
         parsed.device = model_arguments.get("device") or "auto"  # lm-eval takes a GPU otherwise
-        parsed.model_args = {name: value for name, value in model_arguments.items() if value is not None}
+        own = {name: value for name, value in model_arguments.items() if value is not None}
+        parsed.model_args = own | _checked(parsed.model_args or {})
         with contextlib.redirect_stdout(sys.stderr) if quiet else contextlib.nullcontext():
             harness.execute(parsed)
     except SystemExit as stop:
@@ -103,6 +107,16 @@ def launch(
         ) from error
     finally:
         sys.argv = argv
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``--model_args`` of the command line; refuse names that the adapter does not have."""
+    from orderlens.tasks.lm_eval_adapter import OrderLensLM
+
+    known = list(signature(OrderLensLM.__init__).parameters)[1:]
+    for name in given:
+        refuse_unknown("argument of --model_args", name, known)
+    return dict(given)
 
 
 def _harness() -> Any:

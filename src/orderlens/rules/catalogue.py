@@ -268,7 +268,10 @@ def _refuse_misplaced(spec: str, head: str, presets: list[str]) -> None:
             f"preset '{name}' takes no values; write '{PRESETS.get(name).spec}' with others, not '{head}'"
         )
     if any(name in registry.names() for registry in RULES.values()):
-        raise UserInputError(f"'{name}' is a rule, no order; write an order before it, e.g. max-prob+{head}")
+        order = REVISIONS.get(name).order_id if name in REVISIONS.names() else None
+        raise UserInputError(
+            f"'{name}' is a rule, no order; write an order before it, e.g. {order or 'max-prob'}+{head}"
+        )
 
 
 RULES: dict[str, Registry[Any]] = {"commit": COMMITS, "revise": REVISIONS, "search": SEARCHES}

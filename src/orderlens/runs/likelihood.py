@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import pyarrow as pa
 
 from orderlens.decode.likelihood import LogLikelihood, Method, log_likelihoods
+from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
 from orderlens.registry import refuse_unknown
@@ -21,6 +22,7 @@ from orderlens.texts.samples import EncodedSample, as_samples, encode_samples
 
 if TYPE_CHECKING:
     from orderlens.rules.catalogue import PolicyLike
+    from orderlens.rules.policy import Policy
     from orderlens.texts.samples import Samples
 
 DRAWS = 128
@@ -43,7 +45,7 @@ def likelihood(
     samples: Samples,
     *,
     method: Literal["policy", "elbo", "mixture"] = "policy",
-    policy: PolicyLike = "forced-ar",
+    policy: PolicyLike | None = None,
     draws: int = DRAWS,
     seed: int = 0,
     anchor: Anchor | None = None,
@@ -55,7 +57,7 @@ def likelihood(
         samples: ``Sample``s with targets, or dicts with ``id``, ``prompt`` and ``target``.
         method: ``policy`` (exact, for a policy that draws nothing), ``elbo`` (the any-order bound by Monte
             Carlo over masks, as LLaDA computes it) or ``mixture`` (log of the mean of P over sampled orders).
-        policy: the policy of ``policy``; ``mixture`` also takes ``random`` with a commit rule.
+        policy: of method ``policy``, ``forced-ar`` by default; of ``mixture``, a form of ``random``.
         draws: masks of ``elbo``, orders of ``mixture``.
         seed: of masks and orders.
         anchor: where the block grid starts, ``zero`` or ``prompt``; the model's own choice by default.
@@ -67,11 +69,22 @@ def likelihood(
     refuse_unknown("method", method, get_args(Method))
     check("draws", int, Opt("", least=1), draws)
     check("seed", int, Opt("", least=0), seed)
-    chosen, loaded = parse_policy(policy), load_model(model)
+    chosen, loaded = _policy_of(method, policy), load_model(model)
     encoded = encode_samples(loaded, as_samples(samples), need_target=True)
     found = log_likelihoods(loaded, encoded, method, chosen, draws, seed, anchor and check_anchor(anchor))
     rows = [_row(loaded, sample, method, value) for sample, value in zip(encoded, found, strict=True)]
     return Frame.of(pa.Table.from_pylist(rows, schema=SCHEMA))
+
+
+def _policy_of(method: Method, policy: PolicyLike | None) -> Policy:
+    """Return the policy of a method; refuse one that the method would not use."""
+    if method == "policy":
+        return parse_policy(policy or "forced-ar")
+    chosen = parse_policy(policy or "random")
+    if policy is not None and (method == "elbo" or chosen.order.id != "random"):
+        allowed = "takes no policy" if method == "elbo" else "takes 'random', also with a commit rule"
+        raise UserInputError(f"method '{method}' {allowed}, not '{chosen.spec}'; leave out the policy")
+    return chosen
 
 
 def _row(model: Model, sample: EncodedSample, method: str, found: LogLikelihood) -> dict[str, object]:

@@ -159,11 +159,7 @@ class PositionContent(ConfidenceOrder):
 
     @property
     def files(self) -> Mapping[str, str]:
-        return (
-            {}
-            if self._table is None
-            else {self.frequencies: numbers_digest([*self._table[0], self._table[1]])}
-        )
+        return {} if self._table is None else {self.frequencies: numbers_digest(np.append(*self._table))}
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
         p_R = np.exp(view.stats.top_logprob)
