@@ -94,8 +94,8 @@ def _show_gpus(fits: list[dict[str, Any]]) -> None:
         sizes = " / ".join(f"{count:,}" for count in list(fit["batch"].values())[:2])
         speeds = " / ".join(f"{speed:,.0f}" for speed in fit["tokens_per_s"].values())
         weights = f"{fit['weights_gb']:.1f} GB {fit['weights']}"
-        fits, unknown = ("yes", "not estimated") if fit["fits"] else ("no", "")
-        table.add_row(fit["gpu"], weights, fits, sizes, speeds or unknown)
+        answer, unknown = ("yes", "not estimated") if fit["fits"] else ("no", "")
+        table.add_row(fit["gpu"], weights, answer, sizes, speeds or unknown)
     stdout.print(table)
     stdout.print("Memory is counted, speed is estimated at one token per pass (docs/running.md, Which GPU).")
 
