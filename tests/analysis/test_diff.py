@@ -268,6 +268,14 @@ def test_another_log_q_on_the_same_canvas_is_another_model() -> None:
     assert (row["p_a"], row["p_b"]) == pytest.approx((np.exp(-0.6), np.exp(-0.9)))
 
 
+def test_an_offset_within_the_noise_is_no_mask() -> None:
+    runs = replace(BASE, mask_logit=1.0).run(), BASE.run()  # an offset of 1.3 nats
+    for noise, explained in ((0.3, ["mask in the softmax"]), (0.8, [])):
+        found = diff(*runs, noise=noise)
+        assert found.totals["different-model"]
+        assert [item.setting for item in found.explanations] == explained
+
+
 def test_log_q_after_the_paths_part_is_not_compared() -> None:
     a = trace([-0.1, -2.0, -3.0], path=[0, 1, 2], tokens=[2, 3, 4])
     b = trace([-0.9, -1.0, -0.2], path=[1, 0, 2], tokens=[2, 3, 4])

@@ -55,7 +55,13 @@ CHECKPOINTS = {
     "sdar_moe, every second layer": (
         "sdar_moe",
         write_moe,
-        {"family": "sdar_moe", "decoder_sparse_step": 2, "norm_topk_prob": False, "block_size": 8},
+        {
+            "family": "sdar_moe",
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [],
+            "norm_topk_prob": False,
+            "block_size": 8,
+        },
     ),
     "mdlm": ("mdlm", write_mdlm, {}),
     "bd3lm": ("bd3lm", write_bd3lm, {}),

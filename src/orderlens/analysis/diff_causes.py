@@ -144,7 +144,7 @@ def _mask(pairs: Sequence[Compared], noise: float) -> Explanation | None:
     """Find one offset per position for all its tokens: another normaliser."""
     rows = _rows(pairs, noise)
     offsets = [x.logq - y.logq for x, y in rows]
-    if not rows or (min(offsets) < 0 < max(offsets)):
+    if not rows or (min(offsets) < 0 < max(offsets)) or abs(median(offsets)) <= 2 * noise:
         return None
     for (x, y), offset in zip(rows, offsets, strict=True):
         low, high = (x, y) if offset < 0 else (y, x)

@@ -94,7 +94,8 @@ def _show_gpus(fits: list[dict[str, Any]]) -> None:
         sizes = " / ".join(f"{count:,}" for count in list(fit["batch"].values())[:2])
         speeds = " / ".join(f"{speed:,.0f}" for speed in fit["tokens_per_s"].values())
         weights = f"{fit['weights_gb']:.1f} GB {fit['weights']}"
-        table.add_row(fit["gpu"], weights, "yes" if fit["fits"] else "no", sizes, speeds)
+        answer, unknown = ("yes", "not estimated") if fit["fits"] else ("no", "")
+        table.add_row(fit["gpu"], weights, answer, sizes, speeds or unknown)
     stdout.print(table)
     stdout.print("Memory is counted, speed is estimated at one token per pass (docs/running.md, Which GPU).")
 
@@ -191,7 +192,7 @@ def _about(model: str, devices: list[dict[str, Any]]) -> Known:
             *shape[:2],
             f"{name}, --weights fp8" if float8 and not found.float8 else name,
             mapped=found.mapped,
-            needed=Network(*shape, float8).weight_bytes,
+            needed=Network(*shape, float8, found.scales).weight_bytes,
         )
         for place in _places(devices)
         for float8 in (formats[:1] if place == "cpu" else formats)
@@ -208,7 +209,11 @@ def _about(model: str, devices: list[dict[str, Any]]) -> Known:
         "source": found.source,
         "problem": found.problem,
         "devices": [asdict(item) for item in expected],
-        "gpus": [asdict(item) for float8 in formats for item in estimate(*shape, float8=float8, gpus=gpus)],
+        "gpus": [
+            asdict(item)
+            for float8 in formats
+            for item in estimate(*shape, float8=float8, scales=found.scales, gpus=gpus)
+        ],
     }
     return about, [known, *trouble, *(item.line for item in expected)], expected
 

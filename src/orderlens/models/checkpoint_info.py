@@ -35,12 +35,14 @@ class CheckpointReader:
         check: compares the headers of the weight files with that shape; refuses a mismatch.
         published: pattern of a hub repository's name → shape, used when the hub cannot be reached.
         block: from ``config.json``, maximum positions and name to the block size; None if all are equal.
+        stores8: whether all experts of the weight files are in float8; None if the family has no such files.
     """
 
     parse: Callable[[Mapping[str, Any]], Sized]
     check: Callable[[Checkpoint, Any], None]
     published: Mapping[str, Sized] = field(default_factory=dict)
     block: Callable[[Mapping[str, Any], int, str], int] | None = None
+    stores8: Callable[[Checkpoint, Any], bool] | None = None
 
     def block_size(self, values: Mapping[str, Any], config: Sized, name: str) -> int:
         """Return the number of tokens per block."""
@@ -61,6 +63,7 @@ class CheckpointInfo:
         problem: why it cannot be loaded as it is, None if no problem is known.
         block_size: tokens per block.
         float8: its experts are stored in float8.
+        scales: rows and columns per stored scale, None for a plain checkpoint.
     """
 
     family: str | None
@@ -70,6 +73,7 @@ class CheckpointInfo:
     problem: str | None = None
     block_size: int = DEFAULT_BLOCK
     float8: bool = False
+    scales: tuple[int, int] | None = None
 
     @property
     def mapped(self) -> bool:
@@ -110,14 +114,15 @@ def _describe_folder(folder: Path, name: str, *, complete: bool) -> CheckpointIn
     reader = _reader(family)
     if reader is None:
         return _from_headers(folder, family) if complete else None
-    config, stated = reader.parse(values), _stated_dtype(values)
+    config, stated, scales = reader.parse(values), _stated_dtype(values), float8_block(values)
     info = CheckpointInfo(
         family,
         config,
         stated,
         CONFIG,
         block_size=reader.block_size(values, config, name),
-        float8=float8_block(values) is not None,
+        float8=scales is not None,
+        scales=scales,
     )
     if not complete:
         return info
@@ -127,7 +132,10 @@ def _describe_folder(folder: Path, name: str, *, complete: bool) -> CheckpointIn
     except ModelLoadError as error:
         return replace(info, problem=one_line(error))
     return replace(
-        info, dtype=checkpoint.main_dtype, source=f"{len(checkpoint.shards)} complete weight files"
+        info,
+        dtype=checkpoint.main_dtype,
+        source=f"{len(checkpoint.shards)} complete weight files",
+        float8=reader.stores8 is not None and reader.stores8(checkpoint, config),
     )
 
 

@@ -15,7 +15,8 @@ from typing import Any, TypeGuard
 import torch
 
 from orderlens.models.decoder.config import DecoderConfig
-from orderlens.models.decoder.loader import weight_bytes
+from orderlens.models.decoder.loader import ScaleBlock, weight_bytes
+from orderlens.models.decoder.network import shape_supported
 from orderlens.models.engine.device import EXAMPLE_LENGTHS, WORKING_BYTES, Sized, sequences_that_fit
 
 BANDWIDTH_SHARE, PEAK_SHARE = 0.70, 0.55
@@ -76,7 +77,8 @@ class MemoryFit:
         cache_kib: keys and values of a token in KiB; 0 under full attention.
         fits: whether weights and working memory fit.
         batch: sequence length in tokens → largest number of sequences; only lengths of which one fits.
-        tokens_per_s: batch → estimated tokens per second at one token per pass, for sequences of 160 tokens.
+        tokens_per_s: batch → estimated tokens per second at one token per pass, for sequences of 160 tokens;
+            empty for 8-bit experts without our kernels, which are widened one at a time.
     """
 
     gpu: str
@@ -89,7 +91,13 @@ class MemoryFit:
 
 
 def estimate(
-    shape: Sized, dtype: torch.dtype, block: int, *, float8: bool = False, gpus: Iterable[GpuCard] = GPUS
+    shape: Sized,
+    dtype: torch.dtype,
+    block: int,
+    *,
+    float8: bool = False,
+    scales: ScaleBlock = None,
+    gpus: Iterable[GpuCard] = GPUS,
 ) -> list[MemoryFit]:
     """Return what to expect on each GPU.
 
@@ -98,9 +106,10 @@ def estimate(
         dtype: dtype of its weights and activations.
         block: tokens per block.
         float8: experts have 8 bits.
+        scales: rows and columns per scale of stored experts with 8 bits; None for one scale per row.
         gpus: the GPUs.
     """
-    return [_fit(Network(shape, dtype, block, float8), gpu) for gpu in gpus]
+    return [_fit(Network(shape, dtype, block, float8, scales), gpu) for gpu in gpus]
 
 
 def has_experts(shape: Sized) -> TypeGuard[DecoderConfig]:
@@ -116,12 +125,13 @@ class Network:
     dtype: torch.dtype
     block: int
     float8: bool = False
+    scales: ScaleBlock = None
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
         if has_experts(self.shape):
-            return weight_bytes(self.shape, self.dtype, self.float8)
+            return weight_bytes(self.shape, self.dtype, self.float8, self.scales)
         return self.shape.n_parameters * self.dtype.itemsize
 
     def seconds_per_pass(self, gpu: GpuCard, batch: int) -> float:
@@ -157,7 +167,8 @@ def _fit(network: Network, gpu: GpuCard) -> MemoryFit:
     lengths = [length for length in EXAMPLE_LENGTHS if length <= longest] if fits else []
     batch = {length: sequences_that_fit(shape, dtype, free, length) for length in lengths}
     sizes = [size for size in BATCHES if size <= batch.get(TYPICAL_LENGTH, 0)]
-    speeds = {size: size / network.seconds_per_pass(gpu, size) for size in sizes}
+    is_known = not network.float8 or (has_experts(shape) and shape_supported(shape))
+    speeds = {size: size / network.seconds_per_pass(gpu, size) for size in sizes if is_known}
     name = "fp8" if network.float8 else str(dtype).removeprefix("torch.")
     return MemoryFit(gpu.name, name, needed / 1e9, cache / 1024, fits, batch, speeds)
 
@@ -176,4 +187,4 @@ def _cell(fit: MemoryFit) -> str:
     if not fit.fits:
         return "–"
     speeds = " / ".join(f"{speed:,.0f}" for speed in fit.tokens_per_s.values())
-    return f"{fit.batch.get(EXAMPLE_LENGTHS[1], 0):,}; {speeds}"
+    return f"{fit.batch.get(EXAMPLE_LENGTHS[1], 0):,}; {speeds or '–'}"

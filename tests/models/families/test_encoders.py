@@ -133,6 +133,7 @@ def test_hidden_ids_have_no_influence_on_xlnet(tmp_path):
         (write_bert, {"hidden_size": 36}, "another shape|cannot be read as BertForMaskedLM"),
         (write_bert, {"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling=.*is not supported"),
         (write_roberta, {"pad_token_id": 4000}, "pad_token_id=4000 is outside the vocabulary"),
+        (write_roberta, {"pad_token_id": None}, "lacks pad_token_id"),
         (write_xlnet, {"bi_data": True}, "bi_data=true is not supported"),
         (write_xlnet, {"attn_type": "uni"}, "attn_type='uni' is not supported"),
     ],

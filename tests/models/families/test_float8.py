@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,21 @@ def test_sizes_of_the_published_shapes() -> None:
     assert weight_bytes(MINI, torch.bfloat16) == 2 * MINI.n_parameters
 
 
+@pytest.mark.parametrize("weights", [None, "fp8"])
+def test_the_counted_size_is_that_of_the_tensors(tmp_path: Path, weights: str | None) -> None:
+    """Stored scales count too: one per 128 columns is 3 % of the experts."""
+    write_float8(tmp_path, ["down_proj"] if weights else [])
+    model = load_llada2(tmp_path, device="cpu", experts="device", weights=weights)
+    block = model.weights.layers[1].feed_forward
+    experts = block.experts  # type: ignore[union-attr]
+    parts = (getattr(experts, field.name) for field in fields(experts))
+    found = 2 * sum(part.nbytes for part in parts)  # two layers
+    plain = 3 * (16 + 2) * SIZES["hidden_size"] * SIZES["moe_intermediate_size"] * 2
+    config, scales = model.config, (BLOCK, BLOCK)
+    saved = weight_bytes(config, torch.bfloat16) - weight_bytes(config, torch.bfloat16, True, scales)
+    assert found == 2 * plain - saved
+
+
 @pytest.fixture(scope="module")
 def converted(checkpoint: Any) -> Any:
     return load_llada2(checkpoint[0], device="cpu", weights="fp8")
@@ -194,7 +210,7 @@ def test_a_checkpoint_in_float8_computes_what_its_numbers_say(tmp_path: Path) ->
         assert model.digest == load_llada2(tmp_path / "eight", device="cpu").digest
     found = describe_checkpoint(str(tmp_path / "eight"))
     assert found is not None
-    assert (found.problem, found.dtype) == (None, torch.float32)
+    assert (found.problem, found.dtype, found.float8) == (None, torch.float32, True)
 
 
 @pytest.mark.parametrize("keep", ["shared_experts", "layers.1.mlp", "experts.0.gate_proj", "down_proj"])
@@ -204,6 +220,9 @@ def test_experts_that_are_partly_in_float8(tmp_path: Path, keep: str) -> None:
     stored = [load_llada2(tmp_path, device="cpu", experts=place) for place in ("device", "host")]  # type: ignore[arg-type]
     converted = load_llada2(tmp_path, device="cpu", weights="fp8")
     assert [model.weight_format for model in (*stored, converted)] == [None, None, "fp8"]
+    found = describe_checkpoint(str(tmp_path))
+    assert found is not None
+    assert not found.float8  # so that doctor counts what is loaded
     assert converted.digest != stored[0].digest == stored[1].digest
     assert converted.with_stored_weights() is not None
     prefix = "model.layers.1.mlp.experts.3."

@@ -147,6 +147,7 @@ def test_seeds_are_marked_when_scoring(model: Any) -> None:
         ({"rope_parameters": {"factor": 16.0}}, "rope_parameters: lacks rope_type"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling: lacks mscale"),
         ({"dlm_paradigm": "autoregressive"}, "dlm_paradigm='autoregressive' is not supported"),
+        ({"causal_context": False}, "causal_context=False is not supported"),
         ({"sliding_window": 64}, "sliding_window=64 is not supported"),
         ({"rms_norm_eps": None}, "lacks rms_norm_eps"),
         ({"rope_parameters": {**YARN, "mscale_all_dim": 1.0}}, "lacks rope_theta"),

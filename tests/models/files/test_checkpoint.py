@@ -79,6 +79,12 @@ def test_a_dtype_that_nobody_reads_is_named(tmp_path: Path) -> None:
         Checkpoint(tmp_path).check({"a": (2,)}, "a model")
 
 
+def test_packed_weights_are_named_though_config_does_not_state_them(tmp_path: Path) -> None:
+    write(tmp_path, "x.safetensors", **{"a.qweight": torch.ones(2), "a.qzeros": torch.ones(2)})
+    with pytest.raises(ModelLoadError, match=r"lacks tensor a\.weight .* GPTQ and AWQ are not supported"):
+        Checkpoint(tmp_path).check({"a.weight": (2,)}, "a model")
+
+
 def test_an_index_says_which_files_count(folder: Path) -> None:
     index(folder, {"a": "one.safetensors"})
     shards, names = find_shards(folder)

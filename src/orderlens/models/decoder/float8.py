@@ -85,11 +85,16 @@ def group_width(columns: int, block: tuple[int, int]) -> int:
     return gcd(columns, block[1])
 
 
+def scales_per_row(columns: int, block: tuple[int, int] | None) -> int:
+    """Return the number of scales of a row: one, or one per group of a matrix with ``block`` scales."""
+    return 1 if block is None else columns // group_width(columns, block)
+
+
 class Float8Stack:
     """Stacked experts in float8, allocated once and filled expert by expert."""
 
     def __init__(self, E: int, F: int, C: int, device: torch.device, block: tuple[int, int] | None) -> None:
-        S_up, S_down = (1, 1) if block is None else (C // group_width(C, block), F // group_width(F, block))
+        S_up, S_down = scales_per_row(C, block), scales_per_row(F, block)
         self.experts = StackedExperts(
             torch.empty(E, 2 * F, C, device=device, dtype=FLOAT8),
             torch.empty(E, C, F, device=device, dtype=FLOAT8),

@@ -18,7 +18,7 @@ from torch import Tensor
 from orderlens.errors import ModelLoadError
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.config import DecoderConfig
-from orderlens.models.decoder.float8 import Float8Stack, Matrix, group_width, row_scales
+from orderlens.models.decoder.float8 import Float8Stack, Matrix, group_width, row_scales, scales_per_row
 from orderlens.models.decoder.weights import (
     DecoderLayer,
     DecoderWeights,
@@ -30,6 +30,7 @@ from orderlens.models.files.checkpoint import FLOAT8, Checkpoint
 
 ExpertPlace: TypeAlias = Literal["device", "host"]
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
+ScaleBlock: TypeAlias = tuple[int, int] | None
 READERS = 4
 """Layers loaded in parallel: while one waits for the disk, another copies."""
 QWEN_PARTS = {
@@ -181,31 +182,48 @@ def load_weights(
     try:
         return _Loader(layout, checkpoint, config, device, dtype, place, stays8).weights()
     except torch.OutOfMemoryError:
-        raise ModelLoadError(_too_large(config, device, dtype, stays8)) from None
+        raise ModelLoadError(_too_large(config, device, dtype, stays8, checkpoint.block)) from None
 
 
-def weight_bytes(config: DecoderConfig, dtype: torch.dtype, float8: bool = False) -> int:
-    """Return the bytes of all weights; with ``float8``, experts have 1 byte each and a scale per row."""
+def weight_bytes(
+    config: DecoderConfig, dtype: torch.dtype, float8: bool = False, block: ScaleBlock = None
+) -> int:
+    """Return the bytes of all weights.
+
+    Args:
+        config: the network's shape.
+        dtype: dtype of the weights that are not in float8.
+        float8: experts have 1 byte per number, and float32 scales.
+        block: rows and columns per stored scale; None for one scale per row.
+    """
     n_experts = config.n_sparse_layers * (config.n_experts + config.n_shared)
     C, F = config.hidden_size, config.expert_width
-    saved = 3 * C * F * (dtype.itemsize - 1) - 4 * (2 * F + C)
+    scales = 2 * F * scales_per_row(C, block) + C * scales_per_row(F, block)
+    saved = 3 * C * F * (dtype.itemsize - 1) - 4 * scales
     return config.n_parameters * dtype.itemsize - (n_experts * saved if float8 else 0)
 
 
 def refuse_too_large(
-    config: DecoderConfig, device: torch.device, dtype: torch.dtype, float8: bool = False
+    config: DecoderConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    float8: bool = False,
+    block: ScaleBlock = None,
 ) -> None:
     """Refuse a network that cannot fit on the device, before it is loaded."""
-    needed = weight_bytes(config, dtype, float8)
+    needed = weight_bytes(config, dtype, float8, block)
     if device.type == "cuda" and needed > torch.cuda.mem_get_info(device)[0]:
-        raise ModelLoadError(_too_large(config, device, dtype, float8))
+        raise ModelLoadError(_too_large(config, device, dtype, float8, block))
 
 
-def _too_large(config: DecoderConfig, device: torch.device, dtype: torch.dtype, float8: bool) -> str:
-    needed = weight_bytes(config, dtype, float8) / 1e9
+def _too_large(
+    config: DecoderConfig, device: torch.device, dtype: torch.dtype, float8: bool, block: ScaleBlock
+) -> str:
+    needed = weight_bytes(config, dtype, float8, block) / 1e9
     remedy = "use another device"
     if config.n_experts:
-        smaller = "" if float8 else f"--weights fp8 ({weight_bytes(config, dtype, True) / 1e9:.1f} GB), "
+        converted = weight_bytes(config, dtype, True, block) / 1e9
+        smaller = "" if float8 else f"--weights fp8 ({converted:.1f} GB), "
         remedy = (
             f"use {smaller}a larger GPU, experts='host' (slow: experts stay in host memory), or --device cpu "
             "(docs/running.md, One GPU is too small)"

@@ -24,6 +24,7 @@ from orderlens.models.decoder.config import DecoderConfig
 from orderlens.models.decoder.loader import (
     ExpertPlace,
     Layout,
+    ScaleBlock,
     check_tensors,
     load_weights,
     refuse_too_large,
@@ -88,8 +89,8 @@ class Dialect:
     @property
     def reader(self) -> CheckpointReader:
         """Describes a checkpoint without loading it, for ``doctor``."""
-        check = partial(check_tensors, self.layout)
-        return CheckpointReader(self.read, check, self.published or {}, self.read_block_size)
+        check, stores8 = partial(check_tensors, self.layout), partial(stores_float8, self.layout)
+        return CheckpointReader(self.read, check, self.published or {}, self.read_block_size, stores8)
 
     def read(self, values: Mapping[str, Any]) -> DecoderConfig:
         """Return the shape that ``config.json`` describes; refuse keys that may change the computation."""
@@ -143,7 +144,9 @@ class Dialect:
         dtype = pick_dtype(options.dtype, checkpoint.main_dtype)
         stored8 = stores_float8(self.layout, checkpoint, config)
         float8 = self._converts(options.weights, config, stored8)
-        place = expert_place(experts, config, device, dtype, float8=float8, stored8=stored8)
+        place = expert_place(
+            experts, config, device, dtype, float8=float8, stored8=stored8, block=checkpoint.block
+        )
         usual = self.read_block_size(values, config.max_positions, name)
         weights = load_weights(self.layout, checkpoint, config, device, dtype, place, float8)
         converted = ":fp8" if float8 else ""
@@ -201,6 +204,7 @@ def expert_place(
     *,
     float8: bool = False,
     stored8: bool = False,
+    block: ScaleBlock = None,
 ) -> ExpertPlace:
     """Return the location of expert matrices; refuse a network that cannot fit on the device.
 
@@ -211,12 +215,13 @@ def expert_place(
         dtype: dtype of the other weights.
         float8: experts are converted to float8, which needs a copy on the device.
         stored8: experts are stored in float8.
+        block: rows and columns per stored scale.
     """
     if wanted == "host" and float8:
         raise UserInputError("experts='host' reads experts as they are stored; leave out weights='fp8'")
     if config.n_experts and (wanted == "host" or (wanted == "auto" and device.type == "cpu" and not float8)):
         return "host"
-    refuse_too_large(config, device, dtype, float8 or stored8)
+    refuse_too_large(config, device, dtype, float8 or stored8, block)
     return "device"
 
 

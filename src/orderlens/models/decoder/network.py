@@ -129,8 +129,11 @@ def choose_ops(weights: DecoderWeights, config: DecoderConfig) -> Ops:
 
 def kernels_apply(config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether our kernels support this network on the device, if its experts are stacked there."""
-    if not runs_kernels(device) or dtype not in (torch.bfloat16, torch.float16):
-        return False
+    return runs_kernels(device) and dtype in (torch.bfloat16, torch.float16) and shape_supported(config)
+
+
+def shape_supported(config: DecoderConfig) -> bool:
+    """Return whether our kernels support this shape, on a GPU that runs them."""
     if config.n_experts and not experts_supported(config):
         return False
     wide = config.head_width >= 32 or config.n_experts > 0

@@ -59,7 +59,8 @@ def _load_encoder(kind: EncoderKind, folder: Path, name: str, options: LoadOptio
     vocab_size = values.integer("vocab_size", low=3)
     positions = values.integer("max_position_embeddings", low=2, high=MAX_CONTEXT)
     if kind.padded_start:
-        positions -= values.token("pad_token_id", vocab_size, 1) + 1
+        usual = None if "pad_token_id" in config else 1  # the class does not replace null by its default
+        positions -= values.token("pad_token_id", vocab_size, usual) + 1
     ends = None if tokenizer is None else tokenizer.id_of(kind.end[0])
     published = PublishedTokens(kind.mask[1], (kind.mask[0],), kind.end[1] if ends is None else ends)
     roles = find_roles(folder, config, vocab_size, tokenizer, published)

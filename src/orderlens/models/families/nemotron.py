@@ -23,6 +23,7 @@ _ONLY: Mapping[str, tuple[object, ...]] = {
     "attention_bias": (False,),
     "sliding_window": (),
     "dlm_paradigm": ("bidirectional", "block_diff"),
+    "causal_context": (True,),
 }
 _ROPE_ONLY: Mapping[str, tuple[object, ...]] = {
     "rope_type": ("yarn",),

@@ -28,6 +28,8 @@ FLOAT8, SCALES = "F8_E4M3", "_scale_inv"
 """Stored dtype of matrices in 8 bits, and the ending of their scales' names: ``X.weight_scale_inv``."""
 INDEX_NAME = "model.safetensors.index.json"
 WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".h5", ".msgpack"}
+PACKED = ".qweight"
+"""Ending of a matrix of GPTQ or AWQ; older files do not state the method in config.json."""
 SHOWN_NAMES = 4
 """Names of tensors or files that a message lists."""
 _FULL_DIGEST_BYTES = 256 * 2**20
@@ -90,7 +92,9 @@ class Checkpoint:
         wrong = [f"lacks {_some(missing)}"] if missing else []
         wrong += [f"holds {_some(unknown)}, which {what} does not have"] if unknown else []
         if wrong:
-            raise ModelLoadError(f"{self.folder} {' and '.join(wrong)}")
+            is_packed = any(name.endswith(PACKED) for name in unknown)
+            hint = "; GPTQ and AWQ are not supported, use the checkpoint that is not quantised"
+            raise ModelLoadError(f"{self.folder} {' and '.join(wrong)}{hint if is_packed else ''}")
         for name in self._handles:
             self._check_tensor(name, expected[name], name in scaled)
 
