@@ -35,6 +35,7 @@ $(MINIMAL)/.installed: pyproject.toml constraints.txt
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m orderlens demo --out demo-out
+	@echo "orderlens is $(BIN)/orderlens; 'source $(BIN)/activate' puts it on the path"
 
 test: lint types unit minimal
 

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from orderlens.errors import PluginError, UnknownNameError, UserInputError
-from orderlens.registry import Registry, must_be
+from orderlens.registry import Registry, must_be, suggest
 
 
 def test_lookup_is_lazy_and_errors_suggest():
@@ -18,6 +18,11 @@ def test_lookup_is_lazy_and_errors_suggest():
         UnknownNameError, match=r"unknown thing 'pj'; did you mean 'pi'\? \(known: pi, broken\)"
     ):
         registry.get("pj")
+
+
+def test_suggestions_ignore_case():
+    assert suggest("MAX-PROB", ["forced-ar", "max-prob", "Dream"]) == "; did you mean 'max-prob'?"
+    assert suggest("dream", ["forced-ar", "Dream"]) == "; did you mean 'Dream'?"
 
 
 def test_names_can_be_added_once():

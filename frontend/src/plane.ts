@@ -54,7 +54,8 @@ export function planes(found: PlanePoints, open: (row: Row) => void): HTMLElemen
   const graded = points.some((row) => row.correct !== null);
   const few = found.total > points.length ? ` ${points.length.toLocaleString("en")} of ${plural(found.total, "trace")}, chosen by hash.` : "";
   const more = groups.length > MOST_PANELS ? ` The first ${MOST_PANELS} of ${groups.length} runs and tasks; choose a run above for others.` : "";
-  const colours = graded ? "Dots are correct answers, crosses incorrect ones. " : "";
+  const others = points.some((row) => row.correct === null) ? ", grey dots texts without a verdict" : "";
+  const colours = graded ? `Dots are correct answers, crosses incorrect ones${others}. ` : "";
   const text = `${colours}Dashed: medians over all orders. Strips: how each kind is spread. Mean and Var leave out end-of-text tokens; those of the list do not. Click a mark to open its sample.${few}${more}`;
   const several = (task: string | null): boolean => groups.filter((group) => group.task === task).length > 1;
   return [h("p", { class: "small" }, text), ...groups.slice(0, MOST_PANELS).map((group) => panel(group.points, group, several(group.task), open))];

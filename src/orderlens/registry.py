@@ -22,8 +22,9 @@ _log = logging.getLogger(__name__)
 
 def suggest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Return ``"; did you mean 'x'?"``; empty where no name has a similarity of ``cutoff`` (0 to 1)."""
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    lower = {item.lower(): item for item in known}
+    close = difflib.get_close_matches(str(name).lower(), list(lower), n=1, cutoff=cutoff)
+    return f"; did you mean '{lower[close[0]]}'?" if close else ""
 
 
 def refuse_unknown(kind: str, name: str, known: Iterable[str]) -> None:

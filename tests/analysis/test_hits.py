@@ -49,6 +49,7 @@ def test_numbers_are_those_of_plain_loops():
         seen[0] += 1
         seen[1] += bool(hit)
     rate = {place: (hits + 0.5) / (count + 1) for place, (count, hits) in tally.items()}
+    mean = {place: hits / count for place, (count, hits) in tally.items()}
     mine = rows[rows["order"] == "max-prob"]
     for span in SPANS:
         whole, by_rate, by_fit = [], [], []
@@ -69,9 +70,9 @@ def test_numbers_are_those_of_plain_loops():
     for lag in LAGS:
         products, squares = [], []
         for _, trace in mine.groupby("sample_id"):
-            p = [rate[bin_of(y)] for y in trace["logq"]]
+            p = [mean[bin_of(y)] for y in trace["logq"]]
             hit = trace["is_argmax"].tolist()
-            z = [(h - q) / math.sqrt(q * (1 - q)) for h, q in zip(hit, p, strict=True)]
+            z = [(h - q) / math.sqrt(q * (1 - q)) if 0 < q < 1 else 0.0 for h, q in zip(hit, p, strict=True)]
             products += [z[i] * z[i + lag] for i in range(len(z) - lag)]
             squares += [value * value for value in z]
         cell = lags.cell(f"lag_{lag}", order="max-prob").value
@@ -94,6 +95,14 @@ def test_hits_in_runs_are_not(builders):
     (finding,) = read(study, "independence").findings
     assert finding.outcome == "not supported"
     assert measure_hits(study)[ALL].spans[16].log_excess.low > 0
+
+
+def test_without_a_hit_nothing_is_said_about_their_correlation(builders):
+    logs = [-np.random.default_rng(i).gamma(2.0, 2.0, 6) for i in range(12)]
+    study = study_of(builders, logs, [np.zeros(6, bool)] * 12)
+    (finding,) = read(study, "independence").findings
+    assert finding.outcome == "left open", finding.lines()
+    assert measure_hits(study)[ALL].lags[1].why == "no hit, or no miss"
 
 
 def test_oracle_orders_alone_leave_it_open(builders):

@@ -52,6 +52,7 @@ def test_json_is_harmless_to_look_at_and_the_same_data(text: str) -> None:
         ("海", "\\u6d77"),
         ("👩", "\\U0001f469"),
         ("é", "\\xe9"),
+        ("▁▂▃▄▅▆▇█ ‹EOS›", "_.:-=+*# <EOS>"),
     ],
 )
 def test_a_terminal_that_knows_ascii_alone(text: str, spelled: str) -> None:

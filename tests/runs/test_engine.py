@@ -37,7 +37,7 @@ def test_workers_are_given_once():
         ({"attempts": 0}, "attempts=0 must be at least 1"),
         ({"stall_s": 0}, "stall_s=0 must be a number of seconds above 0"),
         ({"stall_s": float("nan")}, "must be a number of seconds above 0"),
-        ({"address": "auto"}, "address='auto' is for Ray clusters only; add engine ray"),
+        ({"address": "auto"}, "address='auto' is for Ray clusters only; add --engine ray"),
         ({"kind": "ray", "address": "http://x"}, "must be auto or HOST:PORT of the cluster's head"),
     ],
 )

@@ -67,6 +67,14 @@ def test_impossible_values_are_found_although_the_digest_fits(finished, column, 
     assert "s0003" in finding.message
 
 
+def test_the_message_about_a_damaged_part_does_not_repeat_its_path(finished) -> None:
+    part = next((finished / "parts/reveals").glob("unit-0003*.parquet"))
+    size = part.stat().st_size
+    part.write_bytes(part.read_bytes()[:-9])
+    (finding,) = verify_run(LocalFolder(finished)).findings
+    assert (finding.kind, finding.message) == ("damaged", f"{size - 9} bytes instead of {size}")
+
+
 def test_a_trace_in_two_units_is_found(tmp_path, worker) -> None:
     with open_writer(tmp_path, worker.spec(2)) as writer:
         writer.commit("one", {"reveals": worker.reveals(0)})

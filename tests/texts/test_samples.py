@@ -63,7 +63,7 @@ def test_a_template_is_cut_at_its_holes(model):
 @pytest.mark.parametrize(
     ("sample", "need_target", "message"),
     [
-        (Sample("a", "x"), True, "sample 'a' has an empty target; scoring needs at least one target token"),
+        (Sample("a", "x"), True, "sample 'a' has an empty target; to score it, add at least one token"),
         (Sample("a", "x", ""), True, "sample 'a' has an empty target"),
         (
             Sample("a", "", template="x[[2]]"),

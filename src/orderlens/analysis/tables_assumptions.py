@@ -76,11 +76,15 @@ class HitNumbers:
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """One trace: hits, the rate among reveals of similar q, and f_k(q), each [n]."""
+    """One trace: hits, their residuals, the rate among reveals of similar q, and f_k(q), each [n].
+
+    Residuals have mean 0 and variance 1 in every bin of q; they are 0 in bins without a hit or a miss.
+    """
 
     order: str
     prompt: str
     hit: FloatArray
+    residual: FloatArray
     rate: FloatArray
     fitted: FloatArray
 
@@ -106,10 +110,14 @@ def _with_rates(traces: Sequence[TraceHits], sigma: float, k: float) -> list[_Tr
     edges = np.unique(np.quantile(logq, np.arange(1, N_BINS) / N_BINS))
     place = np.searchsorted(edges, logq, side="right")
     counts = np.bincount(place, minlength=len(edges) + 1)
-    # Half a hit and half a miss are added, so that no rate is 0 or 1.
-    rate = ((np.bincount(place, hit, len(edges) + 1) + 0.5) / (counts + 1))[place]
+    hits = np.bincount(place, hit, len(edges) + 1)
+    mean = divide(hits, counts)[place]
+    residual = np.where(mean * (1 - mean) > 0, divide(hit - mean, np.sqrt(mean * (1 - mean))), 0.0)
+    # Half a hit and half a miss are added, so that no factor of a product is 0 or 1.
+    rate = ((hits + 0.5) / (counts + 1))[place]
     ends = np.cumsum([len(item.logq) for item in traces])[:-1]
-    parts = zip(*(np.split(values, ends) for values in (hit, rate, _fitted(logq, sigma, k))), strict=True)
+    columns = (hit, residual, rate, _fitted(logq, sigma, k))
+    parts = zip(*(np.split(values, ends) for values in columns), strict=True)
     return [_Trace(item.order, item.prompt, *columns) for item, columns in zip(traces, parts, strict=True)]
 
 
@@ -133,7 +141,7 @@ def _numbers(study: Study, traces: Sequence[_Trace]) -> HitNumbers:
 def _autocorrelation(traces: Sequence[_Trace], clusters: Clusters, lag: int) -> Estimate:
     rows = []
     for item in traces:
-        z = (item.hit - item.rate) / np.sqrt(item.rate * (1 - item.rate))
+        z = item.residual
         rows.append([float(z[lag:] @ z[:-lag]), max(len(z) - lag, 0), float(z @ z), len(z)])
     sums = clusters.sums(np.array(rows, np.float64))
 
@@ -141,7 +149,8 @@ def _autocorrelation(traces: Sequence[_Trace], clusters: Clusters, lag: int) -> 
         return divide(divide(total[:, 0], total[:, 1]), divide(total[:, 2], total[:, 3]))[:, None]
 
     (cell,) = function_of_sums(clusters, sums, correlation, len(sums))
-    return _defined(cell, f"no trace has more than {lag} reveals")
+    short = f"no trace has more than {lag} reveals"
+    return _defined(cell, short if sums[:, 2].any() else "no hit, or no miss")
 
 
 def _recovery(traces: Sequence[_Trace], clusters: Clusters, span: int) -> SpanRecovery:

@@ -305,7 +305,8 @@ def draw_hits(data: Mapping[str, Any]) -> Figure:
         drawn = [value for value in values if value >= LEAST_SHARE]
         if drawn:
             panels[0].set_yscale("log")
-            panels[0].set_ylim(min(drawn) / 3, 30 * max(drawn))  # bars may end at 0; room for a legend
+            low, high = min(drawn) / 3, max(drawn)  # bars may end at 0
+            panels[0].set_ylim(low, high * max(30, (high / low) ** 0.6))  # room for the legend
         panels[0].set_ylabel("share of spans recovered")
         panels[0].legend(loc="upper right")
         styles: dict[str, OrderStyle] = order_styles(item["order"] for item in data["orders"])

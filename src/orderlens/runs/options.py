@@ -78,7 +78,7 @@ class Engine:
         for name in ("workers", "threads", "attempts"):
             check(name, int | None, Opt("", least=1), getattr(self, name))
         if self.address is not None and self.kind != "ray":
-            raise BadValueError("address", self.address, "is for Ray clusters only; add engine ray")
+            raise BadValueError("address", self.address, "is for Ray clusters only; add --engine ray")
         if self.address is not None and not re.fullmatch(r"auto|local|[^/]+:\d+", self.address):
             why = "must be auto or HOST:PORT of the cluster's head (10.0.0.1:6379)"
             raise BadValueError("address", self.address, why)

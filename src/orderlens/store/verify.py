@@ -210,7 +210,7 @@ def _check_part(folder: Folder, part: Part, seen: dict[tuple[object, ...], str])
     except FileNotFoundError:
         yield "missing", "the file is missing"
     except CorruptRunError as error:
-        yield "damaged", one_line(error)
+        yield "damaged", one_line(error).removeprefix(f"{part.path} is damaged ").strip("()")
 
 
 def _duplicates(

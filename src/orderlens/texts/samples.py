@@ -223,7 +223,7 @@ def _encode(model: Model, sample: Sample, need_target: bool) -> EncodedSample:
     target = _token_ids(model, sample.id, "target", sample.target if sample.target is not None else ())
     if not len(target):
         raise UserInputError(
-            f"sample '{sample.id}' has an empty target; scoring needs at least one target token"
+            f"sample '{sample.id}' has an empty target; to score it, add at least one token; else generate"
         )
     if wrong := unrevealed_ids(model) & set(target.tolist()):
         raise UserInputError(

@@ -14,7 +14,7 @@ import pytest
 uvicorn = pytest.importorskip("uvicorn")
 
 from orderlens.cli.main import main  # noqa: E402
-from orderlens.errors import MissingPackageError, UserInputError  # noqa: E402
+from orderlens.errors import CorruptRunError, MissingPackageError, UserInputError  # noqa: E402
 from orderlens.show.viewer import serve as serving  # noqa: E402
 from orderlens.show.viewer.serve import Place, serve  # noqa: E402
 from orderlens.testing import make_run, make_trace  # noqa: E402
@@ -55,6 +55,17 @@ def test_a_port_that_is_taken_or_none_is_one_line(run, taken, tmp_path, capsys):
     make_run([make_trace("a", "x", [-1.0])]).save(tmp_path / "run")
     assert main(["view", str(tmp_path / "run"), "--port", str(taken), "--no-browser"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_damaged_run_ends_the_viewer_and_frees_its_port(tmp_path, monkeypatch):
+    damaged = make_run([make_trace("a", "x", [-1.0])]).save(tmp_path / "run")
+    part = next((tmp_path / "run/parts/reveals").glob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:-20])
+    sockets, listen = [], serving._listen
+    monkeypatch.setattr(serving, "_listen", lambda port: sockets.append(listen(port)) or sockets[0])
+    with pytest.raises(CorruptRunError, match="is damaged"):
+        serve(damaged, browser=False)
+    assert sockets[0].fileno() == -1
 
 
 @pytest.mark.parametrize("browser", [False, True])

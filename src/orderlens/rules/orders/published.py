@@ -183,7 +183,10 @@ def _read(path: str) -> tuple[Scores, float]:
         total = float(found["num_token"])
         counts = {int(token): float(count) for token, count in found["p_baseline_dict"].items()}
     except OSError as error:
-        raise UserInputError(f"order 'position-content': frequencies={path}: {one_line(error)}") from error
+        why = error.strerror or one_line(error)
+        raise UserInputError(
+            f"order 'position-content': frequencies={path}: {why}; check the path"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserInputError(
             f"order 'position-content': frequencies={path} must be a JSON object with 'num_token' and counts "

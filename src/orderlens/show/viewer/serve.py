@@ -79,25 +79,25 @@ def serve(
         raise MissingPackageError(
             f"the viewer needs {error.name}; install it with 'pip install starlette uvicorn'"
         ) from None
-    listening = _listen(port)
-    place = Place(listening.getsockname()[1], secrets.token_urlsafe(24))
-    app = make_app(run, place.token, place.hosts)
-    settings = uvicorn.Config(
-        app,
-        log_level="critical",
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        server_header=False,
-        timeout_graceful_shutdown=1,
-    )
-    app.state.index.wait("peek")  # so that the first page has rows, and a damaged run is reported here
-    ready(place)
-    if browser:
-        opening = threading.Timer(0.3, webbrowser.open, [place.address])
-        opening.daemon = True
-        opening.start()
-    uvicorn.Server(settings).run(sockets=[listening])
+    with _listen(port) as listening:
+        place = Place(listening.getsockname()[1], secrets.token_urlsafe(24))
+        app = make_app(run, place.token, place.hosts)
+        settings = uvicorn.Config(
+            app,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        app.state.index.wait("peek")  # so that the first page has rows, and a damaged run is reported here
+        ready(place)
+        if browser:
+            opening = threading.Timer(0.3, webbrowser.open, [place.address])
+            opening.daemon = True
+            opening.start()
+        uvicorn.Server(settings).run(sockets=[listening])
 
 
 def _listen(port: int) -> socket.socket:
