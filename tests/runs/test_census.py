@@ -197,6 +197,7 @@ def test_short_texts_have_shorter_spans_only_on_request() -> None:
         ({"spans": 2, "start": 3}, "leave out `start`"),
         ({"positions": [1, 2], "start": 3}, "leave out `start`"),
         ({"positions": [1, 2], "generate": True}, "`generate` starts after the prompt"),
+        ({"limit": 2}, "limit=2 limits the items of `task`; give fewer samples"),
         ({"spans": 50}, "has room for 5 spans of 6 positions, not 50; use fewer `spans`"),
         ({"samples": [replace(SAMPLES[0], task=task) for task in "ab"]}, "id 't0' occurs in two tasks"),
         ({"orders": "max-prob+edit=0.9"}, "a fixed text has no path"),

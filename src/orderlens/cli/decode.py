@@ -317,7 +317,7 @@ def census(request: CensusCommand) -> None:
     ):
         ready = replace(request, model=model, orders=() if request.generate else policies, progress=bar)
         if data is not None:
-            ready = replace(ready, samples=data.samples, data_record=data.record())
+            ready = replace(ready, samples=data.samples, data_record=data.record(), limit=None)
         found = run_census(ready)
     show = show_texts_census if request.generate else show_census
     show(found, out=str(request.out), as_json=request.json)
