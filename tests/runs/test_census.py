@@ -18,6 +18,7 @@ from orderlens.analysis.tables_census import census_frames
 from orderlens.cli.main import main
 from orderlens.errors import OrderLensError, RunError, UserInputError
 from orderlens.figures.census import LATTICE
+from orderlens.metrics.census_sets import drawn_sums
 from orderlens.runs import run as running
 
 ORDERS = ["forced-ar", "random", "random:1", "max-prob", "max-prob+top=3", "oracle-max-q"]
@@ -270,6 +271,18 @@ def test_runs_that_share_spans_or_texts_do_not_count_them_twice(tmp_path: Path) 
     more = census_frames(ol.Study.open([tmp_path / "one", tmp_path / "later"]))
     assert len(more.spans) == 6
     assert more.rules["text"].nunique() == 3
+
+
+def test_random_orders_of_a_large_span_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, sizes = taken(span=9, orders=["forced-ar"]).run, list[int]()
+
+    def drawn(flat: Any, size: int, *more: Any) -> Any:
+        sizes.append(size)
+        return drawn_sums(flat, size, *more)
+
+    monkeypatch.setattr("orderlens.metrics.census.drawn_sums", drawn)
+    census_frames(ol.Study(run))
+    assert sizes == [9] * len(SAMPLES)
 
 
 def test_a_run_without_a_census_says_so() -> None:
