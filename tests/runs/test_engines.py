@@ -167,6 +167,24 @@ def test_several_gpus_share_only_what_their_workers_can_load(
     assert pooled == ["hmm"]
 
 
+def test_a_script_without_a_guard_may_use_workers(tmp_path: Path) -> None:
+    """Workers do not run the caller's script again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            import sys
+            import orderlens as ol
+            samples = [ol.Sample(str(i), "a", "b c") for i in range(4)]
+            run = ol.score("hmm", samples, "forced-ar", workers=2, batch_size=1, out=sys.argv[1])
+            print(run.is_complete)
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "run"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 def test_an_address_needs_ray() -> None:
     with pytest.raises(UserInputError, match="add --engine ray"):
         ol.Engine(address="auto")
