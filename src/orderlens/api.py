@@ -314,6 +314,8 @@ def run_census(request: CensusRequest) -> "Census":
     from orderlens.runs.run import run_job
     from orderlens.texts.samples import as_samples
 
+    if request.limit is not None and request.task is None:
+        raise BadValueError("limit", request.limit, "limits the items of --task; give fewer samples")
     if request.generate:
         return _census_of_texts(request)
     job = census_job(

@@ -18,6 +18,7 @@ from orderlens.analysis.tables_census import census_frames
 from orderlens.cli.main import main
 from orderlens.errors import OrderLensError, RunError, UserInputError
 from orderlens.figures.census import LATTICE
+from orderlens.metrics.census_sets import drawn_sums
 from orderlens.runs import run as running
 
 ORDERS = ["forced-ar", "random", "random:1", "max-prob", "max-prob+top=3", "oracle-max-q"]
@@ -197,6 +198,7 @@ def test_short_texts_have_shorter_spans_only_on_request() -> None:
         ({"spans": 2, "start": 3}, "leave out `start`"),
         ({"positions": [1, 2], "start": 3}, "leave out `start`"),
         ({"positions": [1, 2], "generate": True}, "`generate` starts after the prompt"),
+        ({"limit": 2}, "limit=2 limits the items of `task`; give fewer samples"),
         ({"spans": 50}, "has room for 5 spans of 6 positions, not 50; use fewer `spans`"),
         ({"samples": [replace(SAMPLES[0], task=task) for task in "ab"]}, "id 't0' occurs in two tasks"),
         ({"orders": "max-prob+edit=0.9"}, "a fixed text has no path"),
@@ -269,6 +271,18 @@ def test_runs_that_share_spans_or_texts_do_not_count_them_twice(tmp_path: Path) 
     more = census_frames(ol.Study.open([tmp_path / "one", tmp_path / "later"]))
     assert len(more.spans) == 6
     assert more.rules["text"].nunique() == 3
+
+
+def test_random_orders_of_a_large_span_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, sizes = taken(span=9, orders=["forced-ar"]).run, list[int]()
+
+    def drawn(flat: Any, size: int, *more: Any) -> Any:
+        sizes.append(size)
+        return drawn_sums(flat, size, *more)
+
+    monkeypatch.setattr("orderlens.metrics.census.drawn_sums", drawn)
+    census_frames(ol.Study(run))
+    assert sizes == [9] * len(SAMPLES)
 
 
 def test_a_run_without_a_census_says_so() -> None:

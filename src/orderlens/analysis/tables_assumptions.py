@@ -150,7 +150,7 @@ def _autocorrelation(traces: Sequence[_Trace], clusters: Clusters, lag: int) -> 
 
     (cell,) = function_of_sums(clusters, sums, correlation, len(sums))
     short = f"no trace has more than {lag} reveals"
-    return _defined(cell, short if sums[:, 2].any() else "no hit, or no miss")
+    return _defined(cell, "no hit, or no miss" if sums[:, 1].any() else short)
 
 
 def _recovery(traces: Sequence[_Trace], clusters: Clusters, span: int) -> SpanRecovery:

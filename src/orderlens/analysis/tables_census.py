@@ -78,11 +78,14 @@ def _more_per_span(census: Census) -> pd.DataFrame:
     frame["gap_each"] = (frame["log_p_mixture"] - frame["log_p_mean"]) / frame["size"]
     varies = np.array([span.varies for span in found])
     whole, frame["var_best"] = frame["range_each"].where(varies), frame["var_best"].where(varies)
-    for count in SAMPLED:
-        frame[f"range_{count}_each"] = [span.sampled_range(count) / span.size for span in found]
+    # A span at a time, so that its random orders are drawn once.
+    few = np.array(
+        [[[span.sampled_range(count), span.extrapolated_range(count)] for count in SAMPLED] for span in found]
+    )
+    for place, count in enumerate(SAMPLED):
+        frame[f"range_{count}_each"] = few[:, place, 0] / frame["size"]
         frame[f"missed_{count}"] = 1 - frame[f"range_{count}_each"] / whole
-        implied = np.array([span.extrapolated_range(count) / span.size for span in found])
-        frame[f"implied_{count}"] = implied / whole
+        frame[f"implied_{count}"] = few[:, place, 1] / frame["size"] / whole
     ranks = zip(found, frame["log_p_least_var"], strict=True)
     frame["least_var_rank"] = [
         float(span.share_below([log_p])[0][0]) if span.varies else np.nan for span, log_p in ranks

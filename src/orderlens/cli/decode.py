@@ -82,6 +82,9 @@ class Targets(Texts):
     ] = None
 
 
+SeedOfDraws = Annotated[int, Opt("Seed of the masks and orders of --draws.", least=0)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScoreCommand(Score, Targets, Output):
     """``score`` with its texts."""
@@ -95,7 +98,7 @@ class ScoreCommand(Score, Targets, Output):
         ),
     ] = ()
     draws: Annotated[int, Opt("Masks of method elbo, orders of method mixture.", least=1)] = 128
-    seed: Annotated[int, Opt("Seed of these masks and orders.", least=0)] = 0
+    seed: SeedOfDraws = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -318,7 +321,7 @@ def census(request: CensusCommand) -> None:
     ):
         ready = replace(request, model=model, orders=() if request.generate else policies, progress=bar)
         if data is not None:
-            ready = replace(ready, samples=data.samples, data_record=data.record())
+            ready = replace(ready, samples=data.samples, data_record=data.record(), limit=None)
         found = run_census(ready)
     show = show_texts_census if request.generate else show_census
     show(found, out=str(request.out), as_json=request.json)
