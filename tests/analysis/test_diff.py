@@ -420,6 +420,11 @@ def test_the_command_exits_1_where_runs_differ(tmp_path: Path, capsys: pytest.Ca
     text = page.read_text(encoding="utf-8")
     assert text.count('class="sides"') == 4
     assert "log q by step" in text
+    passes = ol.diff(tmp_path / "mine", "golden:sdar").table().to_arrow()["first_pass"].to_pylist()
+    for number in passes:  # from 0 as data, from 1 in text and page
+        assert f"different-rule in pass {number + 1}, " in said
+        assert f"different-rule in pass {number + 1}</h2>" in text
+    assert '<div class="wide" tabindex="0"' in text  # the table scrolls on a narrow screen
     assert main(words) == 2  # the page exists
 
 

@@ -10,15 +10,17 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import orderlens as ol
 from orderlens.common.machine import Rank, this_rank
 from orderlens.errors import MissingPackageError, UserInputError, WorkersLostError
 from orderlens.runs import pool
+from orderlens.runs import run as running
 from orderlens.runs.worker_log import read_log, read_states
 from orderlens.store.folder import open_folder
-from orderlens.testing import assert_same_rows
+from orderlens.testing import StubModel, assert_same_rows
 
 SAMPLES = [ol.Sample(f"s{i}", "the ", "a text of some length"[: 8 + i]) for i in range(6)]
 ORDERS = ["forced-ar", "random", "max-prob+threshold=0.5"]
@@ -138,8 +140,53 @@ def test_what_cannot_work_is_refused_in_one_line(wanted: dict[str, Any], words: 
         ol.score("hmm", SAMPLES, ORDERS, **wanted)
 
 
+def stub(name: str = "stub") -> StubModel:
+    return StubModel(lambda visible, place: np.zeros(3), vocab_size=4, name=name, digest="d")
+
+
+def test_a_model_of_this_process_is_refused_with_workers_before_anything_is_written(tmp_path: Path) -> None:
+    samples = [ol.Sample("a", [0], [1, 2])]
+    with pytest.raises(UserInputError, match="'stub' is in this process only, so workers cannot load it"):
+        ol.score(stub(), samples, "forced-ar", workers=2, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_several_gpus_share_only_what_their_workers_can_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pooled: list[str] = []
+    monkeypatch.setattr(running, "device_type", lambda model: "cuda")
+    monkeypatch.setattr(running, "_gpus", lambda: 4)
+    monkeypatch.setattr(running, "_run_pool", lambda job, *_, **__: pooled.append(job.model.name))
+    samples = [ol.Sample("a", [0], [1, 2])]
+    assert ol.score(stub(), samples, "forced-ar", out=tmp_path / "run").is_complete
+    assert ol.score(stub(), samples, "forced-ar").is_complete
+    assert ol.score("hmm", samples, "forced-ar").is_complete
+    assert not pooled
+    ol.score("hmm", samples, "forced-ar", out=tmp_path / "shared")
+    assert pooled == ["hmm"]
+
+
+def test_a_script_without_a_guard_may_use_workers(tmp_path: Path) -> None:
+    """Workers do not run the caller's script again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            import sys
+            import orderlens as ol
+            samples = [ol.Sample(str(i), "a", "b c") for i in range(4)]
+            run = ol.score("hmm", samples, "forced-ar", workers=2, batch_size=1, out=sys.argv[1])
+            print(run.is_complete)
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "run"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 def test_an_address_needs_ray() -> None:
-    with pytest.raises(UserInputError, match="add engine ray"):
+    with pytest.raises(UserInputError, match="add --engine ray"):
         ol.Engine(address="auto")
 
 

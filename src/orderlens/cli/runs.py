@@ -318,12 +318,12 @@ def _lines(found: "Diff") -> Iterator[str]:
 
 
 def _first(row: dict[str, object]) -> str:
-    """Return where a pair first differs, with both candidates."""
-    if row["first_pass"] is None:
+    """Return where a pair first differs, with both candidates; passes count from 1, as in drawings."""
+    if not isinstance(number := row["first_pass"], int):
         return ""
     sides = []
     for name, place in (("a", row["first_position"]), ("b", row["position_b"])):
         p = row[f"p_{name}"]
         if isinstance(p, float):
             sides.append(f"{name.upper()} token {row[f'token_{name}']} at {place}, p = {p:.4g}")
-    return f" in pass {row['first_pass']}, position {row['first_position']}: {'; '.join(sides)}"
+    return f" in pass {number + 1}, position {row['first_position']}: {'; '.join(sides)}"

@@ -94,6 +94,11 @@ def refuse_unknown_model(name: str) -> None:
     )
 
 
+def is_loadable(name: str) -> bool:
+    """Return whether other processes can load the model of this name; a wrapped network is in one only."""
+    return name.startswith("hf:") or is_folder(name) or name.partition(":")[0] in MODELS.names()
+
+
 def _refuse_evaluator(name: str) -> None:
     """Refuse an autoregressive evaluator as a model to decode."""
     from orderlens.metrics.external import EVALUATORS

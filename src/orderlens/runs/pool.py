@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Protocol
 
 from orderlens import errors
@@ -229,7 +230,7 @@ class ProcessPool:
         ours, theirs = self._context.Pipe(duplex=False)
         slot = WorkerSlot(name, place, len(self._devices), self._devices[place])
         process = self._context.Process(target=_main, args=(self._task, slot, theirs), name=name)
-        with _environment(OMP_NUM_THREADS=str(self._threads), OMP_WAIT_POLICY="PASSIVE"):
+        with _environment(OMP_NUM_THREADS=str(self._threads), OMP_WAIT_POLICY="PASSIVE"), _without_script():
             process.start()
         theirs.close()
         self._workers[place] = _Process(process, ours)
@@ -277,6 +278,17 @@ def _environment(**values: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Hide the caller's script from processes started inside the block, which would run it again."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _main(task: WorkerTask, slot: WorkerSlot, answer: Connection) -> None:

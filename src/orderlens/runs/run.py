@@ -17,6 +17,7 @@ import pyarrow as pa
 from orderlens.common.machine import Rank, this_rank
 from orderlens.errors import UserInputError
 from orderlens.models.abilities import ReleasesMemory, device_type
+from orderlens.models.loading import is_loadable
 from orderlens.runs.compute import ComputeContext, Tables, batch_limit, decode_unit, planned_reveals
 from orderlens.runs.extend import Items, plan_and_open
 from orderlens.runs.job import Job
@@ -47,7 +48,8 @@ def run_job(job: Job, options: Computing, *, extend: bool = False) -> Run:
     rank, on_gpu = this_rank(), device_type(job.model) == "cuda"
     if rank is not None and options.chosen_engine.kind == "local" and options.chosen_engine.workers is None:
         return _run_here(job.shared_by(rank.count), options, rank, extend=extend)
-    if options.chosen_engine.kind == "local" and _slots(options, on_gpu) == 1:
+    shared = options.out is not None and is_loadable(job.model.name)
+    if options.chosen_engine.kind == "local" and _slots(options, on_gpu and shared) == 1:
         return _run_here(job, options, extend=extend)
     return _run_pool(job, options, on_gpu=on_gpu, extend=extend)
 
@@ -177,6 +179,11 @@ def _run_pool(job: Job, options: Computing, *, on_gpu: bool, extend: bool) -> Ru
     out = options.out
     if out is None:
         raise UserInputError("several workers need a run folder to share the work; name one with out")
+    if not is_loadable(job.model.name):
+        raise UserInputError(
+            f"model '{job.model.name}' is in this process only, so workers cannot load it; leave out "
+            "workers, or write a loader (CONTRIBUTING.md, A model family)"
+        )
     slots = _slots(options, on_gpu)
     full, items, writer = plan_and_open(job.shared_by(slots), out, extend=extend)
     _refuse_unregistered(full)
