@@ -336,9 +336,12 @@ def _census_of_texts(request: CensusRequest) -> "Census":
     from orderlens.tasks.evaluation.texts import texts_job
     from orderlens.texts.samples import as_samples
 
+    prompts = as_samples(request.samples, "prompts")
+    if prompts and request.task is not None:
+        raise BadValueError("task", request.task, f"provides the prompts; leave out the {len(prompts)} given")
     job = texts_job(
         request.model,
-        as_samples(request.samples, "prompts"),
+        prompts,
         _recorded(request, request.samples),
         span=request.span,
         max_states=request.max_states,

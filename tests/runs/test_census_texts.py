@@ -106,6 +106,7 @@ def test_the_given_text_of_a_template_is_visible_and_not_replaced(template: str,
     ("options", "message"),
     [
         ({"task": "choice"}, "provides prompts to generate from"),
+        ({"task": "choice", "generate": True}, "provides the prompts; leave out the 3 given"),
         ({"max_states": 5}, "limits `generate`; add it"),
         ({"generate": True, "span": 40}, "must be from 1 to 20"),
         ({"generate": True, "orders": "max-prob"}, "`generate` follows all orders"),
