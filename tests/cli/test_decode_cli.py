@@ -160,6 +160,8 @@ BAD = [
     (["--block-size", "0"], "--block-size 0 must be at least 1"),
     (["--limit", "many"], "--limit 'many' must be a whole number"),
     (["--colour"], "unknown option --colour"),
+    (["--json=1"], "--json takes no value; write it alone"),
+    (["--limit"], "--limit needs a value; --help says which"),
     (["--figures", "x"], "unknown option --figures; --help lists all"),
     (["--output", "x"], "unknown option --output; did you mean '--out'?"),
     (["--blok-size", "8"], "unknown option --blok-size; did you mean '--block-size'?"),

@@ -135,6 +135,8 @@ def _complaint(error: click.ClickException, verb: Verb[Any]) -> str:
         begun = [flag for flag in flags if flag.startswith(name) or name.startswith(flag)]
         near = suggest(name, begun, 0.0) or suggest(name, flags, 0.84)  # "--" alone makes options similar
         return f"unknown option {name}{near or ';'} --help lists all"
+    if isinstance(error, click.BadOptionUsage) and "not take a value" in error.message:
+        return f"{error.option_name} takes no value; write it alone"
     if isinstance(error, click.BadOptionUsage):
         return f"{error.option_name} needs a value; --help says which"
     text = " ".join(error.format_message().split())

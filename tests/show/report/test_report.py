@@ -104,6 +104,9 @@ def written(study, tmp_path_factory, quick_figures):
 
 def test_a_report_of_runs_holds_answers_samples_tables_and_provenance(written, read_html):
     page = read_html(written.read_text(encoding="utf-8"))
+    scrolling = re.findall('<div class="scroll"[^>]*>', written.read_text(encoding="utf-8"))
+    assert scrolling
+    assert all('tabindex="0" role="region" aria-label="' in box for box in scrolling)
     text = " ".join(page.text)
     for part in (
         "Does the likelihood depend on the order?",
