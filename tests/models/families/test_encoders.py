@@ -218,7 +218,7 @@ def test_without_a_tokenizer_ids_work_and_text_does_not(tmp_path):
     model = load_model(str(tmp_path), device="cpu")
     assert (model.mask_id, model.eos_ids) == (103, {102})
     assert model.log_probs([5, 103]).shape == (2, 120)
-    with pytest.raises(UserInputError, match=r"no tokenizer\.json"):
+    with pytest.raises(UserInputError, match=r"this model has no tokenizer"):
         model.tokenizer.encode("hello")
 
 
