@@ -122,7 +122,7 @@ class Study:
             raise UserInputError("no run given; name at least one run folder")
         opened = [item if isinstance(item, Run) else open_run(item) for item in given]
         if not any({"reveals", "external"} & set(run.tables) for run in opened):
-            raise RunError("; ".join(note for run in opened for note in run.incomplete or [_without(run)]))
+            raise RunError("; ".join(note for run in opened for note in run.incomplete or [run.no_traces()]))
         if len(given) > 1:
             return cls(join_runs(opened), options)
         whole = not isinstance(given[0], Run) and is_replication(Path(given[0]))
@@ -391,9 +391,3 @@ class Study:
         refuse_missing(frame, columns)
         found = means(frame[list(columns)].to_numpy(np.float64), self.clusters(frame))
         return [with_reason(cell, frame, name) for cell, name in zip(found, columns, strict=True)]
-
-
-def _without(run: Run) -> str:
-    """Say that a run has no traces, and how to read what it has."""
-    tables = " and ".join(f"'orderlens runs export RUN --table {name} --out FILE'" for name in run.tables)
-    return f"{run} has no traces" + (f"; {tables} writes what it has" if tables else "")

@@ -170,6 +170,12 @@ class Run:
         notes = (incomplete_note(source) for source in self._sources.values())
         return [note for note in notes if note is not None]
 
+    def no_traces(self) -> str:
+        """Say that it has no traces, and how to read what it has."""
+        export = "'orderlens runs export RUN --table {} --out FILE'"
+        tables = " and ".join(map(export.format, self.tables))
+        return f"{self} has no traces" + (f"; {tables} writes what it has" if tables else "")
+
     def facts(self) -> dict[str, str]:
         """Return one line per run name: kind, model, orders and counts."""
         return {name: facts(source) for name, source in self._sources.items()}

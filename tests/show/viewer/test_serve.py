@@ -13,8 +13,9 @@ import pytest
 
 uvicorn = pytest.importorskip("uvicorn")
 
+import orderlens as ol  # noqa: E402
 from orderlens.cli.main import main  # noqa: E402
-from orderlens.errors import CorruptRunError, MissingPackageError, UserInputError  # noqa: E402
+from orderlens.errors import CorruptRunError, MissingPackageError, RunError, UserInputError  # noqa: E402
 from orderlens.show.viewer import serve as serving  # noqa: E402
 from orderlens.show.viewer.serve import Place, serve  # noqa: E402
 from orderlens.testing import make_run, make_trace  # noqa: E402
@@ -55,6 +56,12 @@ def test_a_port_that_is_taken_or_none_is_one_line(run, taken, tmp_path, capsys):
     make_run([make_trace("a", "x", [-1.0])]).save(tmp_path / "run")
     assert main(["view", str(tmp_path / "run"), "--port", str(taken), "--no-browser"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_run_without_traces_is_refused_with_what_it_has():
+    census = ol.census("hmm:incoherence=0.5", [ol.Sample("a", "the ")], span=3, generate=True)
+    with pytest.raises(RunError, match="has no traces; 'orderlens runs export RUN --table census_texts"):
+        serve(census.run, browser=False)
 
 
 def test_a_damaged_run_ends_the_viewer_and_frees_its_port(tmp_path, monkeypatch):

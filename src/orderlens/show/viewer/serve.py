@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from orderlens.errors import MissingPackageError, UserInputError
+from orderlens.errors import MissingPackageError, RunError, UserInputError
 from orderlens.store.reader import Run, open_run
 
 ADDRESS = "127.0.0.1"
@@ -69,8 +69,11 @@ def serve(
         ready: called with the address and port once the server listens.
 
     Raises:
+        RunError: a complete run has no traces, like a census of generated texts.
         UserInputError: the port is taken.
     """
+    if "reveals" not in run.tables and not run.incomplete:
+        raise RunError(run.no_traces())
     try:
         import uvicorn
 
