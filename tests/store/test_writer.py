@@ -69,11 +69,11 @@ def test_a_different_spec_is_refused_field_by_field(tmp_path, worker) -> None:
         open_writer(tmp_path, {"model": {"name": "tiny", "digest": "cd"}, "orders": ["random"], "extra": 1})
     message = str(caught.value)
     assert "model.digest: the run has 'ab', requested 'cd'" in message
-    assert "seed: the run has 0, requested nothing" in message
-    assert "extra: the run has nothing, requested 1" in message
+    assert "seed: the run has 0, requested no value" in message
+    assert "extra: the run has no value, requested 1" in message
     assert "orders" not in message
     assert "\n" not in message
-    with pytest.raises(RunError, match="another spec: kind: the run has nothing, requested 'import'; use"):
+    with pytest.raises(RunError, match="another spec: kind: the run has no value, requested 'import'; use"):
         open_writer(tmp_path, {"model": {"name": "hmm"}, "kind": "import", "seed": 0, "orders": ["random"]})
     with pytest.raises(RunError, match="another spec: seed: the run has 0, requested 1; use another folder"):
         open_writer(

@@ -25,7 +25,7 @@ from orderlens.store.schema import SCHEMA_VERSION
 _SHOWN = 8
 _CUT = ("batch_size:", "unit_orders:")
 """Beginnings of differences in how the work is cut; a run keeps its cut."""
-_UNSET = ("the run has nothing, requested False", "the run has False, requested nothing")
+_UNSET = ("the run has no value, requested False", "the run has False, requested no value")
 """Ends of differences in an option that only one of two specs names, with its default."""
 
 
@@ -313,7 +313,7 @@ def _by_importance(name: str) -> tuple[int, str]:
 
 class _Absent:
     def __repr__(self) -> str:
-        return "nothing"
+        return "no value"
 
 
 _ABSENT = _Absent()

@@ -346,5 +346,5 @@ def test_runs_of_other_weights_are_never_mixed(checkpoint: Any, tmp_path: Path) 
     assert describe_model(open_model(spec, device="cpu")) == dict(spec.model)  # as a worker opens it
     assert len(run.reveals()) == len(ol.score(name, texts, weights="fp8", **options).reveals())
     for extend in (False, True):
-        with pytest.raises(RunError, match=r"model\.weights: the run has 'fp8', requested nothing"):
+        with pytest.raises(RunError, match=r"model\.weights: the run has 'fp8', requested no value"):
             ol.score(name, texts, extend=extend, **options)
