@@ -163,7 +163,7 @@ class Study:
         return [t.with_notes(study.remarks + ([] if "temperature" in t.keys else chosen)) for t in found]
 
     def _chosen_temperature(self) -> list[str]:
-        """Return the remark under tables of one temperature; none if there is no other."""
+        """Return the remark under tables of one temperature; none if the runs have only one."""
         others = sorted(set(self.generated["temperature"]) - {self.temperature})
         present = ", ".join(f"{value:g}" for value in others)
         note = f"Generated at temperature {self.temperature:g}; also present: {present} (--temperature)."
