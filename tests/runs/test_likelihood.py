@@ -70,12 +70,22 @@ def test_a_seed_repeats_the_draws_and_another_does_not():
         ({"policy": "random"}, "no exact likelihood"),
         ({"policy": "oracle-max-q"}, "no exact likelihood"),
         ({"method": "mixture", "policy": "max-prob+top=2"}, "takes 'random', also with a commit rule"),
-        ({"method": "elbo", "policy": "forced-ar"}, "takes no policy, not 'forced-ar'"),
+        ({"method": "elbo", "policy": "max-prob"}, "takes no policy, not 'max-prob'"),
     ],
 )
 def test_bad_input_is_one_line(given, said):
     with pytest.raises(UserInputError, match=said):
         ol.likelihood("hmm", texts(ol.load_model("hmm"), 1), **given)
+
+
+@pytest.mark.parametrize("method", ["elbo", "mixture"])
+def test_the_default_policy_may_be_named(method):
+    model = ol.load_model("hmm:incoherence=0.5")
+    named, left_out = (
+        ol.likelihood(model, texts(model, 1), method=method, draws=4, **given).to_pandas()["log_prob"][0]
+        for given in ({"policy": "forced-ar"}, {})
+    )
+    assert named == left_out
 
 
 @pytest.mark.parametrize("method", ["policy", "elbo", "mixture"])

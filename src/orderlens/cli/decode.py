@@ -121,10 +121,10 @@ class ScoreCommand(Score, Targets, Output):
 
         out: list[dict[str, object]] = []
         for name in self.likelihood:
-            for policy in self.exact_policies if name == "policy" else [None]:
+            for policy in self.exact_policies if name == "policy" else ["forced-ar"]:
                 how: dict[str, Any] = {"method": name, "draws": self.draws, "seed": self.seed}
                 table = likelihood(model, samples, policy=policy, anchor=self.anchor, **how)
-                label = name if policy is None else f"policy, {policy.spec}"
+                label = name if isinstance(policy, str) else f"policy, {policy.spec}"
                 out += [row | {"method": label} for row in averages([table])]
         return out
 

@@ -45,7 +45,7 @@ def likelihood(
     samples: Samples,
     *,
     method: Literal["policy", "elbo", "mixture"] = "policy",
-    policy: PolicyLike | None = None,
+    policy: PolicyLike = "forced-ar",
     draws: int = DRAWS,
     seed: int = 0,
     anchor: Anchor | None = None,
@@ -57,7 +57,7 @@ def likelihood(
         samples: ``Sample``s with targets, or dicts with ``id``, ``prompt`` and ``target``.
         method: ``policy`` (exact, for a policy that draws nothing), ``elbo`` (the any-order bound by Monte
             Carlo over masks, as LLaDA computes it) or ``mixture`` (log of the mean of P over sampled orders).
-        policy: of method ``policy``, ``forced-ar`` by default; of ``mixture``, a form of ``random``.
+        policy: of method ``policy``; of ``mixture`` a form of ``random``. Others refuse all but the default.
         draws: masks of ``elbo``, orders of ``mixture``.
         seed: of masks and orders.
         anchor: where the block grid starts, ``zero`` or ``prompt``; the model's own choice by default.
@@ -76,12 +76,14 @@ def likelihood(
     return Frame.of(pa.Table.from_pylist(rows, schema=SCHEMA))
 
 
-def _policy_of(method: Method, policy: PolicyLike | None) -> Policy:
+def _policy_of(method: Method, policy: PolicyLike) -> Policy:
     """Return the policy of a method; refuse one that the method would not use."""
+    chosen = parse_policy(policy)
     if method == "policy":
-        return parse_policy(policy or "forced-ar")
-    chosen = parse_policy(policy or "random")
-    if policy is not None and (method == "elbo" or chosen.order.id != "random"):
+        return chosen
+    if chosen.spec == "forced-ar":  # the default
+        return parse_policy("random")
+    if method == "elbo" or chosen.order.id != "random":
         allowed = "takes no policy" if method == "elbo" else "takes 'random', also with a commit rule"
         raise UserInputError(f"method '{method}' {allowed}, not '{chosen.spec}'; leave out the policy")
     return chosen
