@@ -81,6 +81,12 @@ class Registry(Generic[T]):
         known = [*self._targets, *(name for name in self._objects if name not in self._targets)]
         return known + sorted(name for name in self._discovered() if name not in known)
 
+    def only_here(self) -> list[str]:
+        """Return the names that ``add`` registered: other processes do not have them."""
+        return [
+            name for name in self._objects if name not in self._targets and name not in self._discovered()
+        ]
+
     def add(self, name: str, value: T) -> None:
         """Register ``value`` in this process; each name can be used once."""
         if name in self.names():

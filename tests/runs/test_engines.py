@@ -16,6 +16,8 @@ import pytest
 import orderlens as ol
 from orderlens.common.machine import Rank, this_rank
 from orderlens.errors import MissingPackageError, UserInputError, WorkersLostError
+from orderlens.rules import catalogue
+from orderlens.rules.orders.basic import ForcedAR
 from orderlens.runs import pool
 from orderlens.runs import run as running
 from orderlens.runs.worker_log import read_log, read_states
@@ -183,6 +185,18 @@ def test_a_script_without_a_guard_may_use_workers(tmp_path: Path) -> None:
         [sys.executable, script, tmp_path / "run"], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_a_rule_that_only_this_process_has_is_refused_with_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = catalogue.ORDERS
+    monkeypatch.setattr(known, "_objects", dict(known._objects))
+    known.add("mine", type("Mine", (ForcedAR,), {"id": "mine"}))
+    with pytest.raises(UserInputError, match="'mine' is not registered for other processes"):
+        ol.score("hmm", SAMPLES, "mine", workers=2, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert ol.score("hmm", SAMPLES, "mine").is_complete
 
 
 def test_an_address_needs_ray() -> None:

@@ -96,7 +96,10 @@ def refuse_unknown_model(name: str) -> None:
 
 def is_loadable(name: str) -> bool:
     """Return whether other processes can load the model of this name; a wrapped network is in one only."""
-    return name.startswith("hf:") or is_folder(name) or name.partition(":")[0] in MODELS.names()
+    own = name.partition(":")[0]
+    return (
+        name.startswith("hf:") or is_folder(name) or (own in MODELS.names() and own not in MODELS.only_here())
+    )
 
 
 def _refuse_evaluator(name: str) -> None:

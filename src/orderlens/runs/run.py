@@ -184,9 +184,9 @@ def _run_pool(job: Job, options: Computing, *, on_gpu: bool, extend: bool) -> Ru
             f"model '{job.model.name}' is in this process only, so workers cannot load it; leave out "
             "workers, or write a loader (CONTRIBUTING.md, A model family)"
         )
+    _refuse_unregistered(job)
     slots = _slots(options, on_gpu)
     full, items, writer = plan_and_open(job.shared_by(slots), out, extend=extend)
-    _refuse_unregistered(full)
     with writer:
         left = writer.pending(items)
         if options.progress is not None:
@@ -228,14 +228,17 @@ def _findable(name: str) -> str:
 
 
 def _refuse_unregistered(job: Job) -> None:
-    """Refuse orders that other processes cannot build from their spec."""
+    """Refuse rules that other processes cannot build from their spec."""
     from orderlens.rules import parse_policy
+    from orderlens.rules.catalogue import ORDERS, RULES
 
+    only_here = {own.get(name) for own in (ORDERS, *RULES.values()) for name in own.only_here()}
     for policy in job.orders:
-        if type(parse_policy(policy.spec).order) is not type(policy.order):
+        rules = {type(rule) for rule in (policy.order, policy.commit, policy.revise, policy.search)}
+        if rules & only_here or type(parse_policy(policy.spec).order) is not type(policy.order):
             raise UserInputError(
-                f"order '{policy.spec}' is not registered, so workers cannot load it; register it under the "
-                "entry point orderlens.orders, or use one worker"
+                f"order '{policy.spec}' is not registered for other processes, so workers cannot load it; "
+                "register it under an entry point (orderlens.orders, …), or use one worker"
             )
 
 
