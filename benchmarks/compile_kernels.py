@@ -35,6 +35,7 @@ from orderlens.kernels import attention, rowwise
 from orderlens.kernels.experts import experts, route
 from orderlens.kernels.gpu import Gpu, gpu_of, gpu_with
 from orderlens.kernels.head import fused_head
+from orderlens.kernels.pairs import Pairs
 from orderlens.kernels.shapes import PAGE, StackedExperts
 from orderlens.models.decoder.network import ExpertNetwork
 from orderlens.models.decoder.triton_ops import TritonOps
@@ -78,8 +79,14 @@ def launch_experts(gpu: Gpu, sizes: list[int]) -> Iterator[str]:
         logits_TE = _empty(tokens, MINI.n_experts, dtype=torch.float32)
         bias_E = _empty(MINI.n_experts, dtype=torch.float32)
         ids_TK, weights_TK, visits = route.choose_experts(logits_TE, bias_E, MINI)
-        tiling = experts.choose_tiling(ids_TK.numel(), E, gpu, float8=stacked.is_float8)
-        y_AC = experts.expert_rows(_empty(tokens, C), stacked, ids_TK, visits, tiling)
+        if stacked.ordered:
+            from orderlens.kernels.experts.float8_hopper import float8_rows
+
+            pairs = Pairs.empty(tokens, C, 1, torch.device("meta"))
+            y_AC = float8_rows(pairs, stacked, ids_TK, visits, torch.bfloat16)
+        else:
+            tiling = experts.choose_tiling(ids_TK.numel(), E, gpu, float8=stacked.is_float8)
+            y_AC = experts.expert_rows(_empty(tokens, C), stacked, ids_TK, visits, tiling)
         experts.combine(y_AC, weights_TK, _empty(tokens, C), _empty(C), 1e-6)
 
 
@@ -136,8 +143,10 @@ def launch_head(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
             )
             draw = fused_head.Draw(0.7, _empty(rows, dtype=torch.float64))
             fused_head.reduce_fused(_empty(rows, D), unembed_VD, excluded=(5,), eos_ids=(1,), draw=draw)
-    yield "norm, SwiGLU"
+    yield "norm, pairs, SwiGLU"
     rowwise.add_rms_norm(_empty(32, 2048), _empty(32, 2048), _empty(2048), 1e-6)
+    pairs = Pairs.empty(32, 2048, 1, torch.device("meta"))
+    rowwise.add_rms_norm(_empty(32, 2048), _empty(32, 2048), _empty(2048), 1e-6, pairs)
     rowwise.swiglu(_empty(32, 2 * 12288))
 
 

@@ -110,7 +110,7 @@ def _torch_experts(bench: Bench) -> Iterator[None]:
 
 def _grouped(kind: Any) -> Callable[..., tuple[Tensor, Tensor]]:
     def sparse(
-        self: Any, x_TC: Tensor, h_TC: Tensor, block: SparseFeedForward, next_norm_C: Tensor
+        self: Any, x_TC: Tensor, h_TC: Tensor, block: SparseFeedForward, next_norm_C: Tensor, *_: object
     ) -> tuple[Tensor, Tensor]:
         logits_TE = router_logits(h_TC, block.router_EC)
         ids_TK, weights_TK, _ = triton_ops.choose_experts(logits_TE, block.bias_E, self.config)

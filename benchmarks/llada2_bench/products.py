@@ -15,6 +15,8 @@ from orderlens.kernels.experts.float8 import down8, gate_up8
 from orderlens.kernels.experts.gate_up import gate_up
 from orderlens.kernels.experts.route import choose_experts
 from orderlens.kernels.experts.tiling import Tiling, Visits, plan_visits
+from orderlens.kernels.pairs import Pairs
+from orderlens.kernels.rowwise import add_rms_norm
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.decoder.weights import stacked_float8
 
@@ -69,11 +71,14 @@ at batch 1 as with random weights: their logits vary by this share of the variat
 def tune_float8(bench: Bench, sizes: Iterable[int]) -> None:
     """Time candidates with float8 weights; report the best of each product per (tokens, tile)."""
     layers = [stacked_float8(random_experts(bench)) for _ in range(LAYERS)]
-    for tokens in (size for size in sizes if size in PARTS8):
+    for tokens in (size for size in sizes if size in PARTS8 or layers[0].ordered):
         x = torch.randn(tokens, bench.config.hidden_size, device=bench.device).to(bench.dtype)
         routed = [_similar_visits(bench, tokens) for _ in layers]
         touched = sum(len(ids.unique()) for ids, _ in routed) / LAYERS
         floor = touched * expert_values(bench.config) / bench.bandwidth
+        if layers[0].ordered:
+            _tune_float8_units(bench, layers, x, routed, floor)
+            continue
         for parts in PARTS8[tokens]:
             plans = [plan_visits(ids, visits, len(layers[0]), parts[0]) for ids, visits in routed]
             work = list(zip(layers, plans, strict=True))
@@ -98,6 +103,34 @@ def tune_float8(bench: Bench, sizes: Iterable[int]) -> None:
                 seconds=seconds,
                 experts=touched,
             )
+
+
+def _tune_float8_units(
+    bench: Bench, layers: list[StackedExperts], x: Tensor, routed: list[tuple[Tensor, Visits]], floor: float
+) -> None:
+    """Time both products in one launch, by the places of a tile."""
+    from orderlens.kernels.experts.float8_hopper import STAGES, multiply_plan
+
+    pairs, tokens = Pairs.empty(*x.shape, 1, bench.device), len(x)
+    add_rms_norm(x, None, torch.ones_like(x[0]), 1e-6, pairs)
+    for rows in STAGES:
+
+        def run(rows: int = rows) -> None:
+            for experts, (ids, visits) in zip(layers, routed, strict=True):
+                plan = plan_visits(ids, visits, len(experts), rows)  # a plan is used once
+                multiply_plan(pairs, experts, plan, bench.dtype)
+
+        def plan(rows: int = rows) -> None:
+            for experts, (ids, visits) in zip(layers, routed, strict=True):
+                plan_visits(ids, visits, len(experts), rows)
+
+        seconds = (bench.graphed(run) - bench.graphed(plan)) / LAYERS
+        bench.report(
+            f"both products, {tokens} tokens, fp8 tiles of {rows} on float8 units",
+            f"{seconds * 1e6:.0f} µs",
+            f"{floor * 1e6:.0f} µs ({seconds / floor:.2f}×)",
+            seconds=seconds,
+        )
 
 
 def _similar_visits(bench: Bench, tokens: int) -> tuple[Tensor, Visits]:

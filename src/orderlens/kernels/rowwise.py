@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from orderlens.kernels.pairs import Pairs, scale_of, store_pair
 from orderlens.kernels.shapes import PAGE, CachedPages, HeadNorms, HeadShape, WindowBatch
 
 SWIGLU_BLOCK = 1024
@@ -39,14 +40,19 @@ def _add_norm_kernel(
     weight,
     total,
     out,
+    parts,
+    part_scale,
+    plane,
     eps,
     HAS_DELTA: tl.constexpr,
+    PAIRS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Add and normalise one row; grid (T,), BLOCK the next power of two of C.
 
-    Reads x [T, C], delta [T, C] and weight [C]; writes total [T, C] (only with delta) and out [T, C].
+    Reads x [T, C], delta [T, C] and weight [C]; writes total [T, C] (only with delta) and out [T, C], with
+    PAIRS also as parts [2, T, C] with part_scale [T].
     The sum is rounded before its square is taken: the residual stream holds the rounded value.
     """
     row = tl.program_id(0).to(tl.int64) * WIDTH
@@ -59,13 +65,19 @@ def _add_norm_kernel(
         value = value.to(dtype).to(tl.float32)
         tl.store(total + row + column, value.to(dtype), mask=inside)
     scale = tl.load(weight + column, mask=inside, other=0.0)
-    tl.store(out + row + column, scaled_rms(value, scale, eps, WIDTH, dtype).to(dtype), mask=inside)
+    normed = scaled_rms(value, scale, eps, WIDTH, dtype).to(dtype)
+    tl.store(out + row + column, normed, mask=inside)
+    if PAIRS:
+        wide = normed.to(tl.float32)
+        found, inverse = scale_of(tl.max(tl.abs(wide), axis=0))
+        tl.store(part_scale + tl.program_id(0), found)
+        store_pair(wide * inverse, parts + row + column, plane, inside)
 
 
 def add_rms_norm(
-    x_TC: Tensor, delta_TC: Tensor | None, weight_C: Tensor, eps: float
+    x_TC: Tensor, delta_TC: Tensor | None, weight_C: Tensor, eps: float, pairs: Pairs | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return x + delta (x itself without delta) and its scaled RMS norm."""
+    """Return x + delta (x itself without delta) and its scaled RMS norm; the norm also fills ``pairs``."""
     rows, width = x_TC.shape
     normed_TC = torch.empty_like(x_TC)
     total_TC = x_TC if delta_TC is None else torch.empty_like(x_TC)
@@ -76,8 +88,12 @@ def add_rms_norm(
         weight_C,
         total_TC,
         normed_TC,
+        x_TC if pairs is None else pairs.parts_2NK,
+        x_TC if pairs is None else pairs.scale_NG,
+        rows * width,
         eps,
         HAS_DELTA=delta_TC is not None,
+        PAIRS=pairs is not None,
         WIDTH=width,
         BLOCK=block,
         num_warps=min(8, max(1, block // 256)),

@@ -13,10 +13,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from orderlens.kernels.gpu import divisor
+from orderlens.kernels.gpu import divisor, gpu_of
 
 PAGE = 32
 """Positions per page of the key/value cache."""
+SIDE = 128
+"""Rows and columns of a tile of weights on float8 units."""
 SUM_FLOOR = 1e-20
 """Added to the sum of the chosen experts' sigmoids before dividing, as published."""
 
@@ -141,11 +143,13 @@ class StackedExperts:
     """All experts of a layer in two tensors, for grouped matrix products."""
 
     gate_up_EFC: Tensor
-    """[E, 2F, C]: gate rows, then up rows; float8 with ``interleaved`` columns where there are scales."""
+    """[E, 2F, C]: gate rows, then up rows; float8 where there are scales."""
     down_ECF: Tensor
     gate_up_scale_EFS: Tensor | None = None
     """[E, 2F, S] float32: S scales per row, each for C / S adjacent columns; None for plain weights."""
     down_scale_ECS: Tensor | None = None
+    ordered: bool = False
+    """Whether the columns of float8 weights are in order, for float8 matrix units; else ``interleaved``."""
 
     def __len__(self) -> int:
         return len(self.gate_up_EFC)
@@ -159,8 +163,9 @@ class StackedExperts:
         """Return gate [F, C], up [F, C] and down [C, F] of one expert; scaled ones as float32."""
         gate_up_FC, down_CF = self.gate_up_EFC[expert], self.down_ECF[expert]
         if self.gate_up_scale_EFS is not None and self.down_scale_ECS is not None:
-            gate_up_FC = _plain(gate_up_FC, self.gate_up_scale_EFS[expert])
-            down_CF = _plain(down_CF, self.down_scale_ECS[expert])
+            plain = unscaled if self.ordered else _plain
+            gate_up_FC = plain(gate_up_FC, self.gate_up_scale_EFS[expert])
+            down_CF = plain(down_CF, self.down_scale_ECS[expert])
         gate_FC, up_FC = gate_up_FC.chunk(2)
         return gate_FC, up_FC, down_CF
 
@@ -169,6 +174,19 @@ def unscaled(values_OC: Tensor, scale_OS: Tensor) -> Tensor:
     """Return float8 values times their scales as float32 [O, C]."""
     wide_OC = values_OC.float()
     return (wide_OC.reshape(*scale_OS.shape, -1) * scale_OS[..., None]).flatten(1)
+
+
+def on_float8_units(device: torch.device, width: int, expert_width: int, block: int | None) -> bool:
+    """Return whether float8 experts of this shape are multiplied on float8 units, so with columns in order.
+
+    Args:
+        device: where the weights are.
+        width: columns of gate and up.
+        expert_width: columns of down.
+        block: columns per scale; None for one scale per row.
+    """
+    step = SIDE if block is None else block
+    return gpu_of(device).specialises and not (width % (2 * SIDE) or expert_width % SIDE or step % SIDE)
 
 
 def run_width(columns: int, n_scales: int) -> int:

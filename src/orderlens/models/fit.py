@@ -21,8 +21,9 @@ from orderlens.models.engine.device import EXAMPLE_LENGTHS, WORKING_BYTES, Sized
 
 BANDWIDTH_SHARE, PEAK_SHARE = 0.70, 0.55
 """Shares of a GPU's bandwidth and peak that a forward reaches: LLaDA-2.x mini and LLaDA-8B on one H200."""
-FLOAT8_SHARE = 0.42
-"""Share of the bandwidth with experts in 8 bits: LLaDA-2.x mini, batch 32 on one H200."""
+FLOAT8_SHARE, HOPPER_FLOAT8_SHARE = 0.42, 0.48
+"""Shares of the bandwidth with experts in 8 bits, widened or on a Hopper's units: LLaDA-2.x mini, batch 32 on one
+H200."""
 LAYER_SECONDS = 45e-6
 """Least time of a layer, however small: `smol`'s shape on one H200 (30 layers, 730 tokens/s at batch 1)."""
 CONTEXT_BYTES = 2**30
@@ -35,19 +36,28 @@ TYPICAL_LENGTH = EXAMPLE_LENGTHS[0]
 
 @dataclass(frozen=True, slots=True)
 class GpuCard:
-    """A GPU by its data sheet: memory in GiB, bandwidth in TB/s, dense bf16 peak in TFLOP/s."""
+    """A GPU by its data sheet.
+
+    Attributes:
+        name: its name.
+        memory_gib: its memory in GiB.
+        bandwidth: in TB/s.
+        peak: dense bf16 peak in TFLOP/s.
+        float8_share: share of the bandwidth that is reached with experts in 8 bits.
+    """
 
     name: str
     memory_gib: int
     bandwidth: float
     peak: float
+    float8_share: float = FLOAT8_SHARE
 
 
 GPUS = (
     GpuCard("RTX 4090 24 GB", 24, 1.01, 165),
     GpuCard("A100 80 GB", 80, 2.04, 312),
-    GpuCard("H100 80 GB", 80, 3.35, 989),
-    GpuCard("H200 141 GB", 140, 4.8, 989),
+    GpuCard("H100 80 GB", 80, 3.35, 989, HOPPER_FLOAT8_SHARE),
+    GpuCard("H200 141 GB", 140, 4.8, 989, HOPPER_FLOAT8_SHARE),
     GpuCard("B200 180 GB", 179, 8.0, 2250),
 )
 
@@ -139,7 +149,7 @@ class Network:
         tokens = batch * (self.block if self.shape.kv_values_per_token else TYPICAL_LENGTH)
         cached = batch * TYPICAL_LENGTH * self.shape.kv_values_per_token * self.dtype.itemsize
         multiplied = 2.0 * tokens * (self.shape.n_parameters - self._unused(1))
-        share = FLOAT8_SHARE if self.float8 else BANDWIDTH_SHARE
+        share = gpu.float8_share if self.float8 else BANDWIDTH_SHARE
         reading = (self._bytes_read(tokens) + cached) / (share * gpu.bandwidth * 1e12)
         least = LAYER_SECONDS * int(getattr(self.shape, "n_layers", 1))
         return max(reading, multiplied / (PEAK_SHARE * gpu.peak * 1e12), least)

@@ -82,6 +82,7 @@ class TilePlan:
         order_A: flat assignment index at every sorted place.
         tiles_M3: expert, first place and last place + 1 of every tile; M is the maximum number of tiles.
         used: [1], the actual number of tiles, which only the device knows.
+        zeros: [M + 1] zeros, for one kernel whose programs share work and wait for each other.
         block_m: assignments per tile.
         per_token: assignments per token.
     """
@@ -89,6 +90,7 @@ class TilePlan:
     order_A: Tensor
     tiles_M3: Tensor
     used: Tensor
+    zeros: Tensor
     block_m: int
     per_token: int
 
@@ -186,6 +188,8 @@ def _order_kernel(
     order,
     tiles,
     used,
+    zeros,
+    most,
     tokens,
     segments,
     words,
@@ -201,8 +205,8 @@ def _order_kernel(
     """Write one segment's assignments to their places, and a share of the tiles; grid (S,).
 
     Reads ids [T, K], marks [N, R] and counts [S, R] (with HALVES, [S, R / 2] words of two counts); writes
-    order [A], tiles [M, 3] and used [1] (int32). An expert's assignments are ordered by segment, word and
-    token.
+    order [A], tiles [M, 3], used [1] and zeros [most] (int32). An expert's assignments are ordered by
+    segment, word and token.
     """
     own = tl.program_id(0)
     word, lane, all_places = own * words, tl.arange(0, LANES), tokens * PER_TOKEN
@@ -237,6 +241,8 @@ def _order_kernel(
         tl.store(tile + 2, tl.minimum(at + BLOCK_M, begin + total), mask=nth < number)
     if own == 0:
         tl.store(used, tl.sum(number, axis=0))
+    for at in range(own * BINS, most, segments * BINS):
+        tl.store(zeros + at + e, 0, mask=at + e < most)
 
 
 def plan_visits(ids_TK: Tensor, visits: Visits, n_experts: int, block_m: int) -> TilePlan:
@@ -246,6 +252,7 @@ def plan_visits(ids_TK: Tensor, visits: Visits, n_experts: int, block_m: int) ->
     order_A = torch.empty(count, device=device, dtype=torch.int32)
     tiles_M3 = torch.empty(most_tiles(count, n_experts, block_m), 3, device=device, dtype=torch.int32)
     used = torch.empty(1, device=device, dtype=torch.int32)
+    zeros = torch.empty(len(tiles_M3) + 1, device=device, dtype=torch.int32)
     held = triton.next_power_of_2(segments)
     _order_kernel[(segments,)](
         ids_TK,
@@ -254,6 +261,8 @@ def plan_visits(ids_TK: Tensor, visits: Visits, n_experts: int, block_m: int) ->
         order_A,
         tiles_M3,
         used,
+        zeros,
+        len(zeros),
         n_tokens,
         segments,
         visits.words,
@@ -267,4 +276,4 @@ def plan_visits(ids_TK: Tensor, visits: Visits, n_experts: int, block_m: int) ->
         HALVES=visits.counts_SR.dtype == torch.int16,
         num_warps=min(ORDER_WARPS, max(4, held // 8)),
     )
-    return TilePlan(order_A, tiles_M3, used, block_m, per_token)
+    return TilePlan(order_A, tiles_M3, used, zeros, block_m, per_token)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orderlens.kernels.shapes import StackedExperts, interleaved, unscaled
+from orderlens.kernels.shapes import StackedExperts, interleaved, on_float8_units, unscaled
 
 FLOAT8 = torch.float8_e4m3fn
 LARGEST = 448.0
@@ -95,11 +95,13 @@ class Float8Stack:
 
     def __init__(self, E: int, F: int, C: int, device: torch.device, block: tuple[int, int] | None) -> None:
         S_up, S_down = scales_per_row(C, block), scales_per_row(F, block)
+        group = None if block is None else gcd(group_width(C, block), group_width(F, block))
         self.experts = StackedExperts(
             torch.empty(E, 2 * F, C, device=device, dtype=FLOAT8),
             torch.empty(E, C, F, device=device, dtype=FLOAT8),
             torch.empty(E, 2 * F, S_up, device=device),
             torch.empty(E, C, S_down, device=device),
+            on_float8_units(device, C, F, group),
         )
 
     def fill(self, expert: int, gate: Matrix, up: Matrix, down: Matrix) -> None:
@@ -108,13 +110,15 @@ class Float8Stack:
         scales_FS, scales_CS = experts.gate_up_scale_EFS, experts.down_scale_ECS
         assert scales_FS is not None
         assert scales_CS is not None
-        _copy(gate, experts.gate_up_EFC[expert, :F], scales_FS[expert, :F])
-        _copy(up, experts.gate_up_EFC[expert, F:], scales_FS[expert, F:])
-        _copy(down, experts.down_ECF[expert], scales_CS[expert])
+        self._copy(gate, experts.gate_up_EFC[expert, :F], scales_FS[expert, :F])
+        self._copy(up, experts.gate_up_EFC[expert, F:], scales_FS[expert, F:])
+        self._copy(down, experts.down_ECF[expert], scales_CS[expert])
 
-
-def _copy(matrix: Matrix, values_OC: Tensor, scale_OS: Tensor) -> None:
-    found = matrix.to(values_OC.device).as_float8()
-    assert found.scale_OS is not None
-    values_OC.copy_(interleaved(found.values_OC, scale_OS.shape[1]))
-    scale_OS.copy_(found.scale_OS)  # one scale of a converted row is repeated for each group
+    def _copy(self, matrix: Matrix, values_OC: Tensor, scale_OS: Tensor) -> None:
+        found = matrix.to(values_OC.device).as_float8()
+        assert found.scale_OS is not None
+        if self.experts.ordered:
+            values_OC.copy_(found.values_OC)
+        else:
+            values_OC.copy_(interleaved(found.values_OC, scale_OS.shape[1]))
+        scale_OS.copy_(found.scale_OS)  # one scale of a converted row is repeated for each group

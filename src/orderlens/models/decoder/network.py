@@ -98,8 +98,7 @@ class DecoderNetwork:
                 break
             if index == len(layers) - 1 and rows_R is not None:
                 x_TC, attended_TO = x_TC[rows_R], attended_TO[rows_R]
-            x_TC, h_TC = ops.after_attention(x_TC, attended_TO, layer)
-            x_TC, h_TC = ops.feed_forward(x_TC, h_TC, layer.feed_forward, next_norm_C, valid_NW)
+            x_TC, h_TC = ops.after_attention(x_TC, attended_TO, layer, next_norm_C, valid_NW)
         return h_TC
 
 
@@ -137,7 +136,7 @@ def shape_supported(config: DecoderConfig) -> bool:
     if config.n_experts and not experts_supported(config):
         return False
     wide = config.head_width >= 32 or config.n_experts > 0
-    return wide and _power_of_two(config.head_width) and not (config.attention == "full" and config.qk_norm)
+    return wide and _power_of_two(config.head_width)
 
 
 def experts_supported(config: DecoderConfig) -> bool:

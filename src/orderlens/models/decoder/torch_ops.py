@@ -20,7 +20,7 @@ per token, A = T·K assignments, E experts, F expert width.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -180,9 +180,6 @@ def grouped_mm() -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-FeedForward: TypeAlias = DenseFeedForward | SparseFeedForward
-
-
 class Ops(Protocol):
     """The operations of a forward."""
 
@@ -203,19 +200,14 @@ class Ops(Protocol):
         """Return attention outputs [T, H·D] inside ``count`` canvases of equal width."""
 
     def after_attention(
-        self, x_TC: Tensor, attended_TO: Tensor, layer: DecoderLayer
-    ) -> tuple[Tensor, Tensor]:
-        """Return x + output projection(attended) and its norm."""
-
-    def feed_forward(
         self,
         x_TC: Tensor,
-        h_TC: Tensor,
-        block: FeedForward,
+        attended_TO: Tensor,
+        layer: DecoderLayer,
         next_norm_C: Tensor,
         valid_NW: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return x + feed-forward(h) and its norm under the next layer's weight.
+        """Return the residual stream after the rest of the layer, and its norm under the next layer's weight.
 
         ``valid_NW`` marks the tokens that are not padding; only routing by blocks needs it.
         """
@@ -249,41 +241,50 @@ class TorchOps:
     def attend_pages(
         self, h_TC: Tensor, layer: DecoderLayer, windows: Windows, pool: PagePool, index: int, store: bool
     ) -> Tensor:
-        q, k, v = self._heads(h_TC, layer, windows.positions)
+        q, k, v = _heads(h_TC, layer, windows.positions, self.tables, self.config)
         if store:
             store_keys(k, v, index, windows, pool)
         return _flat(attend(q, k, v, index, windows, pool))
 
     def attend_canvas(self, h_TC: Tensor, layer: DecoderLayer, count: int) -> Tensor:
-        width = len(h_TC) // count
-        positions_NW = torch.arange(width, device=h_TC.device).expand(count, width)
-        q, k, v = self._heads(h_TC, layer, positions_NW)
-        return _flat(functional.scaled_dot_product_attention(q, k, v, enable_gqa=True))
-
-    def _heads(
-        self, h_TC: Tensor, layer: DecoderLayer, positions_NW: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        fused_TO = linear(h_TC, layer.qkv_OC, layer.qkv_bias_O)
-        return rotated_heads(fused_TO, layer, self.tables, positions_NW, self.config)
+        return attend_canvas(h_TC, layer, count, self.tables, self.config)
 
     def after_attention(
-        self, x_TC: Tensor, attended_TO: Tensor, layer: DecoderLayer
-    ) -> tuple[Tensor, Tensor]:
-        return self.add_norm(x_TC, linear(attended_TO, layer.out_CO), layer.post_norm_C)
-
-    def feed_forward(
         self,
         x_TC: Tensor,
-        h_TC: Tensor,
-        block: FeedForward,
+        attended_TO: Tensor,
+        layer: DecoderLayer,
         next_norm_C: Tensor,
         valid_NW: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
+        x_TC, h_TC = self.add_norm(x_TC, linear(attended_TO, layer.out_CO), layer.post_norm_C)
+        block = layer.feed_forward
         if isinstance(block, DenseFeedForward):
             y_TC = linear(swiglu(linear(h_TC, block.gate_up_FC)), block.down_CF)
         else:
             y_TC = visit_experts(h_TC, block, self.config, valid_NW)
         return self.add_norm(x_TC, y_TC, next_norm_C)
+
+
+def attend_canvas(
+    h_TC: Tensor, layer: DecoderLayer, count: int, tables: tuple[Tensor, Tensor], config: DecoderConfig
+) -> Tensor:
+    """Return attention outputs [T, H·D] inside ``count`` canvases of equal width."""
+    width = len(h_TC) // count
+    positions_NW = torch.arange(width, device=h_TC.device).expand(count, width)
+    q, k, v = _heads(h_TC, layer, positions_NW, tables, config)
+    return _flat(functional.scaled_dot_product_attention(q, k, v, enable_gqa=True))
+
+
+def _heads(
+    h_TC: Tensor,
+    layer: DecoderLayer,
+    positions_NW: Tensor,
+    tables: tuple[Tensor, Tensor],
+    config: DecoderConfig,
+) -> tuple[Tensor, Tensor, Tensor]:
+    fused_TO = linear(h_TC, layer.qkv_OC, layer.qkv_bias_O)
+    return rotated_heads(fused_TO, layer, tables, positions_NW, config)
 
 
 def _flat(o_NHWD: Tensor) -> Tensor:

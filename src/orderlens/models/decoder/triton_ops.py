@@ -17,15 +17,13 @@ from orderlens.kernels.experts.experts import choose_tiling, combine, expert_row
 from orderlens.kernels.experts.route import choose_experts
 from orderlens.kernels.experts.tiling import Visits
 from orderlens.kernels.gpu import gpu_of
+from orderlens.kernels.pairs import Pairs
 from orderlens.kernels.rowwise import add_rms_norm, prepare_heads, swiglu
 from orderlens.kernels.shapes import StackedExperts
+from orderlens.models.decoder import torch_ops
 from orderlens.models.decoder.config import DecoderConfig
-from orderlens.models.decoder.torch_ops import FeedForward, rotary_tables_of, route, router_logits
-from orderlens.models.decoder.weights import (
-    DecoderLayer,
-    DenseFeedForward,
-    SparseFeedForward,
-)
+from orderlens.models.decoder.torch_ops import rotary_tables_of, route, router_logits
+from orderlens.models.decoder.weights import DecoderLayer, SparseFeedForward
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.transfer import Windows
 
@@ -64,26 +62,27 @@ class TritonOps:
         return attend(qk_THD, fused_TO, windows, pool, index, self.config, splits)
 
     def attend_canvas(self, h_TC: Tensor, layer: DecoderLayer, count: int) -> Tensor:
+        if layer.q_norm_D is not None:  # which our kernel does not know
+            return torch_ops.attend_canvas(h_TC, layer, count, self.tables, self.config)
         fused_TO = self.project(h_TC, layer.qkv_OC, layer.qkv_bias_O)
         return attend_canvas(fused_TO, count, self.tables, self.config)
 
     def after_attention(
-        self, x_TC: Tensor, attended_TO: Tensor, layer: DecoderLayer
-    ) -> tuple[Tensor, Tensor]:
-        return self.add_norm(x_TC, self.project(attended_TO, layer.out_CO), layer.post_norm_C)
-
-    def feed_forward(
         self,
         x_TC: Tensor,
-        h_TC: Tensor,
-        block: FeedForward,
+        attended_TO: Tensor,
+        layer: DecoderLayer,
         next_norm_C: Tensor,
         valid_NW: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        if isinstance(block, DenseFeedForward):
-            inner_TF = swiglu(functional.linear(h_TC, block.gate_up_FC))
-            return self.add_norm(x_TC, functional.linear(inner_TF, block.down_CF), next_norm_C)
-        return self.sparse(x_TC, h_TC, block, next_norm_C, valid_NW)
+        delta_TC, block, pairs = self.project(attended_TO, layer.out_CO), layer.feed_forward, None
+        if isinstance(block, SparseFeedForward) and block.multiplies_pairs:
+            pairs = Pairs.empty(len(x_TC), x_TC.shape[1], 1, x_TC.device)
+        x_TC, h_TC = add_rms_norm(x_TC, delta_TC, layer.post_norm_C, self.config.norm_eps, pairs)
+        if isinstance(block, SparseFeedForward):
+            return self.sparse(x_TC, h_TC, block, next_norm_C, valid_NW, pairs)
+        inner_TF = swiglu(functional.linear(h_TC, block.gate_up_FC))
+        return self.add_norm(x_TC, functional.linear(inner_TF, block.down_CF), next_norm_C)
 
     def sparse(
         self,
@@ -92,18 +91,24 @@ class TritonOps:
         block: SparseFeedForward,
         next_norm_C: Tensor,
         valid_NW: Tensor | None = None,
+        pairs: Pairs | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return x + experts(h) and its norm."""
-        assert isinstance(block.experts, StackedExperts)
+        """Return x + experts(h) and its norm; ``pairs`` are h, for float8 units."""
+        experts, gpu = block.experts, gpu_of(h_TC.device)
+        assert isinstance(experts, StackedExperts)
         if routing_supported(self.config):
             logits_TE = router_logits(h_TC, block.router_EC)
             ids_TK, weights_TK, visits = choose_experts(logits_TE, block.bias_E, self.config)
         else:
             ids_TK, weights_TK = route(h_TC, block, self.config, valid_NW)
-            ids_TK, visits = ids_TK.int(), Visits.of(ids_TK, len(block.experts))
-        experts, gpu = block.experts, gpu_of(h_TC.device)
-        tiling = choose_tiling(ids_TK.numel(), len(experts), gpu, float8=experts.is_float8)
-        y_AC = expert_rows(h_TC, experts, ids_TK, visits, tiling)
+            ids_TK, visits = ids_TK.int(), Visits.of(ids_TK, len(experts))
+        if pairs is not None:
+            from orderlens.kernels.experts.float8_hopper import float8_rows
+
+            y_AC = float8_rows(pairs, experts, ids_TK, visits, h_TC.dtype)
+        else:
+            tiling = choose_tiling(ids_TK.numel(), len(experts), gpu, float8=experts.is_float8)
+            y_AC = expert_rows(h_TC, experts, ids_TK, visits, tiling)
         return combine(y_AC, weights_TK, x_TC, next_norm_C, self.config.norm_eps)
 
     def project(self, x_TC: Tensor, weight_OC: Tensor, bias_O: Tensor | None = None) -> Tensor:

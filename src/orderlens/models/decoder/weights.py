@@ -70,6 +70,11 @@ class SparseFeedForward:
     bias_E: Tensor
     experts: Experts
 
+    @property
+    def multiplies_pairs(self) -> bool:
+        """Whether the experts are multiplied on float8 units, with tokens as pairs."""
+        return isinstance(self.experts, StackedExperts) and self.experts.ordered
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
