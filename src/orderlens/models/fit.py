@@ -22,8 +22,7 @@ from orderlens.models.engine.device import EXAMPLE_LENGTHS, WORKING_BYTES, Sized
 BANDWIDTH_SHARE, PEAK_SHARE = 0.70, 0.55
 """Shares of a GPU's bandwidth and peak that a forward reaches: LLaDA-2.x mini and LLaDA-8B on one H200."""
 FLOAT8_SHARE, HOPPER_FLOAT8_SHARE = 0.42, 0.48
-"""Shares of the bandwidth with experts in 8 bits, widened or on a Hopper's units: LLaDA-2.x mini, batch 32 on one
-H200."""
+"""The same with experts in 8 bits, widened and on float8 units: LLaDA-2.x mini, batch 32 on one H200."""
 LAYER_SECONDS = 45e-6
 """Least time of a layer, however small: `smol`'s shape on one H200 (30 layers, 730 tokens/s at batch 1)."""
 CONTEXT_BYTES = 2**30

@@ -52,17 +52,28 @@ EXPERTS: dict[str, tuple[Any, dict[str, Any]]] = {  # widths that the kernels ta
     "lladamoe": (write_moe, {"hidden_size": 128}),
     "sdar_moe": (write_moe, {"family": "sdar_moe", "head_dim": 32, "hidden_size": 64, "block_size": 8}),
     "llada2.2": (write_llada2, {"head_dim": 32, "expert_capacity": 8, "block_size": 8, "hidden_size": 64}),
+    "llada2, widths for float8 units": (
+        write_llada2,
+        {"head_dim": 32, "block_size": 8, "hidden_size": 256, "moe_intermediate_size": 128},
+    ),
+    "lladamoe, widths for float8 units": (
+        write_moe,
+        {"hidden_size": 256, "expert_intermediate_size": 128},
+    ),
 }
 
 
 @pytest.mark.parametrize("family", EXPERTS)
+@pytest.mark.parametrize("weights", [None, "fp8"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-3), ("bfloat16", 0.1)])
-def test_experts_give_what_the_cpu_gives(tmp_path: Path, family: str, dtype: str, tolerance: float) -> None:
+def test_experts_give_what_the_cpu_gives(
+    tmp_path: Path, family: str, weights: str | None, dtype: str, tolerance: float
+) -> None:
     """In bf16 a token near a boundary may use another expert, so the median is compared."""
     write, options = EXPERTS[family]
     write(tmp_path, **options)
-    here: Any = load_model(str(tmp_path), device="cpu")
-    there: Any = load_model(str(tmp_path), device=DEVICE, dtype=dtype)
+    here: Any = load_model(str(tmp_path), device="cpu", weights=weights)
+    there: Any = load_model(str(tmp_path), device=DEVICE, dtype=dtype, weights=weights)
     block, rng = 8, np.random.default_rng(0)
     ids = rng.integers(0, 90, 3 * block)
     session = there.open_session()
