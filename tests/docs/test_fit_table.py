@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
-from orderlens.models.families import dream, llada, llada2, llada_moe, sdar
+from orderlens.models.families import dream, llada, llada2, llada_moe, nemotron, sdar
 from orderlens.models.fit import GPUS, Network, estimate, has_experts, markdown, own_gpus
 
 PAGE = Path(__file__).parents[2] / "docs" / "running.md"
@@ -19,6 +19,7 @@ MODELS = {
     "LLaDA-2.x flash": (llada2.FLASH, 32),
     "SDAR-30B-A3B": (sdar.MOE_30B, 4),
     "LLaDA-MoE-7B-A1B": (llada_moe.MOE_7B, 32),
+    "Nemotron-Labs-Diffusion 8B": (nemotron.NEMOTRON_8B, 32),
     "LLaDA-8B": (llada.LLADA_8B, 32),
     "Dream-7B": (dream.DREAM_7B, 32),
 }

@@ -16,6 +16,7 @@ import torch
 
 import orderlens as ol
 from orderlens.errors import ModelLoadError
+from orderlens.models.families import nemotron
 from orderlens.models.loading import load_model
 from support import write_dense
 
@@ -174,3 +175,10 @@ def test_scaling_is_read_and_limits_the_length(tmp_path: Path, model: Any) -> No
         else:
             with pytest.raises(ModelLoadError, match=r"mscale_all_dim|low_freq_factor"):
                 load_model(str(folder), device="cpu")
+
+
+def test_published_sizes() -> None:
+    """Names of the hub give the shape, here by its number of parameters."""
+    shapes = nemotron.DIALECT.published or {}
+    sizes = {name.rsplit("-", 1)[-1]: round(shape.n_parameters / 1e9, 1) for name, shape in shapes.items()}
+    assert sizes == {"3b": 3.8, "8b": 8.5, "14b": 13.5}

@@ -90,6 +90,13 @@ LAYOUT = Layout(
     "diffusion_head.weight",
     QWEN_PARTS,
 )
+NEMOTRON_8B = DecoderConfig(
+    vocab_size=131072, hidden_size=4096, n_layers=34, ffn_width=14336, n_heads=32, n_kv_heads=8,
+    head_width=128, rope_theta=1e6, norm_eps=1e-5, max_positions=16384, attention="block-causal",
+)  # fmt: skip
+"""The published 8B shape; rotary factors are in the file."""
+NEMOTRON_3B = replace(NEMOTRON_8B, hidden_size=3072, n_layers=26, ffn_width=9216)
+NEMOTRON_14B = replace(NEMOTRON_8B, hidden_size=5120, n_layers=40, ffn_width=16384, rope_theta=1e9)
 DIALECT = Dialect(
     LAYOUT,
     parse_config,
@@ -99,5 +106,10 @@ DIALECT = Dialect(
     causal_past=True,
     block_keys=("block_size",),
     harmless=("dp_varying_mask_ratio", "llama_4_scaling_beta", "max_position_embeddings"),
+    published={
+        r"nemotron-labs-diffusion-3b": NEMOTRON_3B,
+        r"nemotron-labs-diffusion-8b": NEMOTRON_8B,
+        r"nemotron-labs-diffusion-14b": NEMOTRON_14B,
+    },
 )
 READER, load_folder = DIALECT.reader, DIALECT.load
