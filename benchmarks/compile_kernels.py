@@ -131,7 +131,7 @@ def launch_attention(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
             attention.attend_canvas(_empty(count * width, 3 * H * D), count, _tables(D), _heads(H, H, D, D))
 
 
-def launch_head(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
+def launch_head(gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
     """Launch the output head with and without draws, and the row-wise kernels."""
     for name, V, D in (("LLaDA-2", 157184, 2048), ("smol", 49152, 576)):
         unembed_VD = _empty(V, D)
@@ -145,8 +145,9 @@ def launch_head(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
             fused_head.reduce_fused(_empty(rows, D), unembed_VD, excluded=(5,), eos_ids=(1,), draw=draw)
     yield "norm, pairs, SwiGLU"
     rowwise.add_rms_norm(_empty(32, 2048), _empty(32, 2048), _empty(2048), 1e-6)
-    pairs = Pairs.empty(32, 2048, 1, torch.device("meta"))
-    rowwise.add_rms_norm(_empty(32, 2048), _empty(32, 2048), _empty(2048), 1e-6, pairs)
+    if gpu.specialises:
+        pairs = Pairs.empty(32, 2048, 1, torch.device("meta"))
+        rowwise.add_rms_norm(_empty(32, 2048), _empty(32, 2048), _empty(2048), 1e-6, pairs)
     rowwise.swiglu(_empty(32, 2 * 12288))
 
 
