@@ -30,6 +30,13 @@ def test_experts_on_a_small_gpu(tmp_path: Path) -> None:
     assert said.count("_gate_up_kernel") == 2  # for weights of 16 and of 8 bits
 
 
+def test_experts_on_float8_units(tmp_path: Path) -> None:
+    """Without a Hopper the kernel in Gluon can only be compiled."""
+    said = compiled(tmp_path, "--gpus", "9.0", "--parts", "experts", "--tokens", "32", "--all")
+    assert "0 too large; 0 spill registers" in said
+    assert "experts in fp8, 32 tokens: experts_kernel" in said
+
+
 @pytest.mark.slow
 def test_all_kernels_on_every_gpu(tmp_path: Path) -> None:
     said = compiled(tmp_path)

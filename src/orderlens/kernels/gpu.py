@@ -30,7 +30,7 @@ class Gpu(NamedTuple):
             accelerator). Elsewhere a descriptor is expanded into addresses, which fills the registers and
             hides no latency.
         processors: number of multiprocessors.
-        specialises: whether kernels written in Gluon can use warp specialisation.
+        specialises: whether our kernels in Gluon run on it, with warp specialisation and on float8 units.
     """
 
     shared_bytes: int

@@ -2,6 +2,7 @@
 """Grouped products with float8 weights (e4m3) and 16-bit tokens, without a 16-bit copy of the weights.
 
 For GPUs other than a Hopper, and for widths that ``float8_hopper`` does not support.
+
 A tile of weights is widened to the tokens' dtype in registers, on the way from shared memory to the matrix
 unit. This is exact: only the weights are rounded. Two numbers share a 16-bit word (``interleaved``), one of
 the first and one of the second half of a run of columns, so that a word is widened without moving bytes.

@@ -19,7 +19,7 @@ from orderlens.kernels.shapes import SIDE as TILE_SIDE
 
 SIDE = gl.constexpr(TILE_SIDE)
 FEW = gl.constexpr(32)
-"""Up to this number of assignments, high and low parts are one operand of a product."""
+"""Tiles of at most this number of assignments multiply no more rows; both parts are one operand."""
 SLOTS = gl.constexpr(4)
 """Items that may wait for the other warps."""
 

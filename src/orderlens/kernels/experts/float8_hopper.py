@@ -52,7 +52,7 @@ WARPS, LOADERS, REGISTERS = 8, 4, 128
 """Warps that multiply, warps that copy tokens, registers per thread before the warps redistribute them."""
 STAGES = {16: 6, 32: 5, 64: 4}
 """Places of a tile → stages of the ring, which fill the shared memory."""
-ROWS = ((2.0, 16), (10.0, 32), (float("inf"), 64))
+PLACES = ((2.0, 16), (10.0, 32), (float("inf"), 64))
 """(maximum mean assignments per expert, places of a tile)."""
 all_threads = getattr(gl, "thread_barrier", None) or gl.barrier
 """Waits for all threads of these warps; named differently in Triton 3.6 and 3.7."""
@@ -285,7 +285,7 @@ def float8_rows(
         visits: the same as marks and counts.
         dtype: of the result.
     """
-    rows = next(rows for limit, rows in ROWS if ids_TK.numel() / len(experts) <= limit)
+    rows = next(rows for limit, rows in PLACES if ids_TK.numel() / len(experts) <= limit)
     return multiply_plan(x, experts, plan_visits(ids_TK, visits, len(experts), rows), dtype)
 
 
